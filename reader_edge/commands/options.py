@@ -156,6 +156,7 @@ class EngineFlags(EngineConfig):
     --no-draft is_drafted: Decode plainly: one token per pass.
     max_batch: Answers decoded together.
     --kv-bytes max_kv_bytes: Most bytes of the KV cache; 0 is no limit.
+    prefix_bytes: Most bytes of the prefix cache; what was used longest ago goes first.
     """
 
 
@@ -172,6 +173,18 @@ provider = click.option(
 def engine(command: Callable[..., T]) -> Callable[..., T]:
     """What most commands let a user say of EngineConfig."""
     return of(EngineFlags, "threads", "uses_native")(provider(command))
+
+
+def prefix_cache(command: Callable[..., T]) -> Callable[..., T]:
+    """Where texts outlive the process, and how much of them."""
+    folder = click.option(
+        "--prefix-cache",
+        type=click.Path(file_okay=False, path_type=Path),
+        metavar="DIR",
+        help="Keep the KV cache of prompts and answers in this folder, so that they need not be computed again after a "
+        "restart. They reveal the texts; `reader-edge forget DIR` erases them.",
+    )
+    return folder(of(EngineFlags, "prefix_bytes")(command))
 
 
 def _few(ctx: click.Context, parameter: click.Parameter, values: tuple[Path, ...]) -> tuple[Path, ...]:

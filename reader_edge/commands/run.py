@@ -52,6 +52,7 @@ class OutputOptions:
 @options.of(options.EngineFlags, "is_near_tie_guarded", "is_text_literal")
 @options.history
 @options.of(OutputOptions, "session_file")
+@options.prefix_cache
 @options.of(options.EngineFlags, "is_calibrated", "is_drafted")
 @options.of(options.Drafts)
 @rule
@@ -132,7 +133,9 @@ def _check_together(
         raise click.UsageError("--compare compares exact answers: leave --rule out.")
     if compare and not engine_config.is_drafted:
         raise click.UsageError("--compare decodes both ways: leave --no-draft out.")
-    if compare and (sources.history or session_file):
-        raise click.UsageError("--compare starts each round without past answers: leave --history and --session out.")
+    if compare and (sources.history or session_file or engine_config.prefix_cache):
+        raise click.UsageError(
+            "--compare starts each round without past answers: leave --history, --session and --prefix-cache out."
+        )
     if sources.history and session_file:
         raise click.UsageError("A session keeps past answers itself: leave --history out.")

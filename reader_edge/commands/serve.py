@@ -134,6 +134,7 @@ class Limits:
 @options.engine
 @options.of(options.EngineFlags, "is_near_tie_guarded", "is_text_literal")
 @options.history
+@options.prefix_cache
 @options.of(options.EngineFlags, "is_calibrated", "is_drafted")
 @options.of(options.Drafts)
 @rule

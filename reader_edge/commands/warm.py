@@ -1,4 +1,4 @@
-"""`reader-edge warm` fills a drafter with a model's own answers; `forget` erases past ones."""
+"""`reader-edge warm` fills a drafter with a model's own answers; `forget` erases past ones, and prefix caches."""
 
 import time
 from dataclasses import replace
@@ -69,13 +69,20 @@ def warm(model: str | None, prompts: Path | None, tokens: int, engine_config: "r
     )
 
 
-@helpful_command("Erase a history of past answers.", "reader-edge forget past.redg")
-@click.argument("file", type=options.FILE)
-def forget(file: Path) -> None:
-    """Erase FILE, the past answers that `run --history` or `serve --history` kept.
+@helpful_command("Erase past answers, or a prefix cache.", "reader-edge forget past.redg")
+@click.argument("path", type=click.Path(exists=True, path_type=Path), metavar="FILE|DIR")
+def forget(path: Path) -> None:
+    """Erase FILE, the past answers that `--history` kept, or what `--prefix-cache` kept of texts in DIR.
 
     Any other kind of file is refused and left unchanged.
     """
+    if path.is_dir():
+        from reader_edge.terminal.formatting import readable_size, visible
+        from reader_edge_runtime.decoding.prefix_files import erase_prefixes
+
+        click.echo(visible(f"Erased {readable_size(erase_prefixes(path))} in '{path}'."))
+        return
+
     from reader_edge_runtime.drafting.sources.history_file import erase_history
 
-    erase_history(file)
+    erase_history(path)

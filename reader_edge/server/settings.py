@@ -50,7 +50,7 @@ class ServerSettings:
 
     def salt(self, caller: str, requested: str) -> str:
         """`GenerationConfig.cache_salt` of a request. caller: whose key was sent. requested: the body's own salt."""
-        own = "" if self.shares_between_keys or len(self.api_keys) < 2 else caller
+        own = "" if self.shares_between_keys else caller
         return f"{own}:{requested}" if own or requested else ""
 
     def allowed_tokens(self, name: str, requested: int | None) -> tuple[int, dict[str, str]]:

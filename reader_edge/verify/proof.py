@@ -8,8 +8,11 @@ they pay or not, in widths drawn at random, and over several boxes a lone reques
 first, and each variant has its share of the time.
 """
 
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from reader_edge.prompts import EvalPrompt
 from reader_edge.verify.arrivals import Arrival, all_at_once, at_random, decode, num_at_random
@@ -21,13 +24,19 @@ from reader_edge.verify.variants import Job, TimeBudget, schedule, settings
 from reader_edge_runtime import DraftConfig, Engine, GenerationConfig, SamplingConfig
 from reader_edge_runtime.acceptance import EXACT, AcceptanceRule
 from reader_edge_runtime.assembly import make_trial_decoder
+from reader_edge_runtime.decoding.prefix_files import PrefixFiles
+from reader_edge_runtime.decoding.prefix_store import CHUNK, PrefixStore
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.source import DraftSource
 from reader_edge_runtime.errors import DraftError, ProofError
 from reader_edge_runtime.target import PipelinedTarget
 
+if TYPE_CHECKING:
+    from reader_edge_runtime.decoding.decoder import Decoder
+
 _REFUSED_TOKENS = 8
+_PREFIX_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +117,8 @@ class _Prover:
         self.listener = listener
         self.plain = PlainAnswers(self.target, engine.decoder.config, prompts, max_tokens, acceptance)
         self.drafters = DrafterMaker(engine, further)
-        usual, others = settings(list(self.drafters.further))
+        cache = engine.decoder.cache
+        usual, others = settings(list(self.drafters.further), cache.has_all_rows and cache.has_host_rows)
         # Short prompts first: of little time, less goes into what is the same in every way.
         self.jobs = schedule(usual, others, sorted(range(len(prompts)), key=lambda i: len(prompts[i])))
         self.tallies = {setting: Tally(setting) for setting in (*usual, *others)}
@@ -204,10 +214,20 @@ class _Prover:
         decoder.prefill_budget.limit = chunk or None
         is_over = self._is_over(end)
         cut: list[Arrival] | None = None
-        try:
-            cut = decode(decoder, arrivals, variant.reads_logits, comparers, is_over, (batch_size, min_tokens))
-        finally:
-            self.tallies[job.setting].add(comparers, target)
+        with tempfile.TemporaryDirectory(prefix="reader-edge-verify-") as folder:
+            if variant.is_restored:
+                before = make_trial_decoder(self.target, drafter, config, planner, self.engine.width_report)
+                arrivals = _restored(arrivals, before, decoder, Path(folder))
+            try:
+                cut = decode(decoder, arrivals, variant.reads_logits, comparers, is_over, (batch_size, min_tokens))
+            finally:
+                if variant.is_restored:  # a text too short for a file proves nothing of them
+                    comparers = {
+                        request: each
+                        for request, each in comparers.items()
+                        if request.stats.num_reused_tokens >= CHUNK or each.divergence is not None
+                    }
+                self.tallies[job.setting].add(comparers, target)
         whole = {answer.question for answer in answers} - {each.plain.question for each in cut}
         whole -= {answer.question for answer in answers if not answer.is_whole}
         job.left = tuple(question for question in job.left if question not in whole)
@@ -242,3 +262,22 @@ class _Prover:
         """In thousandths of the work, or of the time where more of that is over."""
         share = max(self.num_done / len(self.jobs), self.budget.elapsed_s / self.budget.seconds)
         self.listener.on_progress(round(1000 * min(share, 1)), 1000)
+
+
+def _restored(arrivals: Sequence[Arrival], before: "Decoder", decoder: "Decoder", folder: Path) -> list[Arrival]:
+    """Arrivals of the second halves of answers, to texts that one decoder leaves on disk and another begins with."""
+    prefixes = PrefixStore(PrefixFiles(folder, _PREFIX_BYTES), b"", decoder.cache)
+    halves = [replace(each, plain=each.plain.second_half()) for each in arrivals]
+    before.slots.prefixes = prefixes
+    before.finish(
+        *(
+            before.submit(
+                each.plain.prompt,
+                replace(each.plain.config, max_tokens=len(each.plain.token_ids), is_drafted=each.is_drafted),
+            )
+            for each in arrivals
+        )
+    )
+    prefixes.flush()
+    decoder.slots.prefixes = prefixes
+    return halves

@@ -17,13 +17,15 @@ class Variant:
 
     is_sampled: whether answers are, all or some of them. reads_logits: every choice is made from a logit row, whose
     bits are compared. Otherwise greedy choices are the graph's own best successors, as in production, and tokens alone
-    are compared. is_arriving: requests come at random moments while others run, and some are given up.
+    are compared. is_arriving: requests come at random moments while others run, and some are given up. is_restored: a
+    prompt, half of its answer included, comes from the files of an engine before.
     """
 
     name: str
     is_sampled: bool
     reads_logits: bool
     is_arriving: bool = False
+    is_restored: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ ARRIVAL_VARIANTS = (
     Variant("random arrivals by top ids", is_sampled=True, reads_logits=False, is_arriving=True),
     Variant("random arrivals by logits", is_sampled=True, reads_logits=True, is_arriving=True),
 )
+RESTORED = Variant("prompts from disk", is_sampled=False, reads_logits=True, is_restored=True)
 ARRIVAL_BATCH = 3  # fewer than come, so that some wait in line
 _ALL = ("history", "datastore", "logits")
 DEFAULT = "context + history + logits"  # what an engine drafts from when nothing else is requested
@@ -55,12 +58,14 @@ SOURCE_SETS = {
 }
 DRAFTERS = ("stress", *SOURCE_SETS, "none")
 ARRIVAL_DRAFTERS = ("stress", "all sources + hostile", DEFAULT, "none")
+RESTORED_DRAFTERS = ("all sources + hostile", DEFAULT, "none")
 
 
-def settings(further: Sequence[str]) -> tuple[list[Setting], list[Setting]]:
+def settings(further: Sequence[str], are_prefixes_kept: bool = True) -> tuple[list[Setting], list[Setting]]:
     """What users run, and every further combination; each in the order in which it is compared.
 
     further: drafters beside those that every model has. The last of them, else DEFAULT, is what the user runs.
+    are_prefixes_kept: whether a prefix cache could keep the model's texts.
     """
     usual = further[-1] if further else DEFAULT
     every = [
@@ -74,6 +79,12 @@ def settings(further: Sequence[str]) -> tuple[list[Setting], list[Setting]]:
             Setting(name, variant, ARRIVAL_BATCH)
             for variant in ARRIVAL_VARIANTS
             for name in (*ARRIVAL_DRAFTERS, *further)
+        ),
+        *(
+            Setting(name, RESTORED, size)
+            for size in BATCH_SIZES
+            if are_prefixes_kept
+            for name in (*RESTORED_DRAFTERS, *further)
         ),
     ]
     first = sorted((each for each in every if each.drafter == usual), key=_turn)

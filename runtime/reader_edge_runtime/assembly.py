@@ -1,5 +1,6 @@
 """The composition root: package, target, probe, pass times, drafter and decoder are put together here alone."""
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,8 @@ from reader_edge_runtime.decoding.draft_permission import TRIAL, draft_permissio
 from reader_edge_runtime.decoding.pipelined_decoder import PipelinedDecoder
 from reader_edge_runtime.decoding.planning.planner import Planner
 from reader_edge_runtime.decoding.planning.two_pass_planner import TwoPassPlanner
+from reader_edge_runtime.decoding.prefix_files import PrefixFiles
+from reader_edge_runtime.decoding.prefix_store import PrefixStore
 from reader_edge_runtime.decoding.verification import near_tie_margin
 from reader_edge_runtime.drafting.draft_sources import DraftSources, FilePath
 from reader_edge_runtime.drafting.drafter import Drafter, NoDrafter
@@ -27,7 +30,7 @@ from reader_edge_runtime.errors import DraftModelError
 from reader_edge_runtime.execution.pipeline.open_pipeline import serve_stage
 from reader_edge_runtime.execution.pipeline.pipeline_target import PipelineTarget
 from reader_edge_runtime.execution.providers import check_is_whole, open_speculator, open_target
-from reader_edge_runtime.measuring.cost_cache import load_or_measure
+from reader_edge_runtime.measuring.cost_cache import load_or_measure, machine_key
 from reader_edge_runtime.measuring.pass_cost import MAX_WIDTH, PassCost
 from reader_edge_runtime.measuring.width_cache import load_or_settle
 from reader_edge_runtime.measuring.width_probe import WidthReport
@@ -35,6 +38,8 @@ from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.package.package_parts import SPECULATOR_AGREEMENT
 from reader_edge_runtime.target import Target
 from reader_edge_runtime.text.tokenizer import Tokenizer
+
+_PREFIX_VERSION = 1  # of what a prefix cache keeps
 
 Progress = Callable[[int, int], None]  # gets what is done, and how much there is in all
 
@@ -54,7 +59,8 @@ def assemble(
     tokenizer = Tokenizer.open(package, config.is_text_literal)
     target, report = settled_target(package, config, on_calibration)
     if not draft_permission(config, package.manifest.attention, report).is_on:
-        return package, tokenizer, make_decoder(target, NoDrafter(), config, report=report), report
+        decoder = make_decoder(target, NoDrafter(), config, report=report)
+        return package, tokenizer, keeping_prefixes(decoder, package, config), report
     fingerprint, vocab_size = tokenizer.fingerprint(), package.manifest.vocab_size
     opened = open_datastores(sources.datastores, fingerprint, vocab_size) if sources.datastores else []
     if drafter is not None:  # which draws on none of these
@@ -71,7 +77,22 @@ def assemble(
         further = [*_workspace_sources(sources, tokenizer), *further]
         table, warmup_answers = SuccessorTable.of_package(package, fingerprint), WarmupAnswers.of_package(package)
         drafter = RetrievalDrafter(draft, further, opened, file, table, warmup_answers, [each.name for each in alone])
-    return package, tokenizer, make_decoder(target, drafter, config, costs, report), report
+    decoder = make_decoder(target, drafter, config, costs, report)
+    return package, tokenizer, keeping_prefixes(decoder, package, config), report
+
+
+def keeping_prefixes(decoder: Decoder, package: ModelPackage, config: EngineConfig) -> Decoder:
+    """A decoder whose texts outlive the process, where the config names a folder for them.
+
+    Raises PrefixError for a folder that cannot be one, ConfigError where the model's texts cannot be kept.
+    """
+    if config.prefix_cache is not None:
+        facts = package.fingerprint() + machine_key(decoder.target, config.threads, _PREFIX_VERSION).encode()
+        files = PrefixFiles(Path(config.prefix_cache), config.prefix_bytes)
+        prefixes = PrefixStore(files, hashlib.sha256(facts).digest(), decoder.cache)
+        decoder.slots.prefixes = prefixes
+        decoder.drafter.recall_from(prefixes.learned, decoder.target.manifest.vocab_size)
+    return decoder
 
 
 def open_sources(

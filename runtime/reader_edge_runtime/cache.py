@@ -77,11 +77,13 @@ class Cache(ABC):
     max_pending: most rows of a slot that ever wait for the states of recurrent layers, as those of a path that was just
     accepted, so that a bound on memory counts them; 0 where nobody has set it.
     is_cut_anywhere: whether a text can be gone on from behind any of its tokens. has_all_rows: whether what it keeps is
-    all there is of a text, so that it can be saved; a stage's is not.
+    all there is of a text, so that it can be saved; a stage's is not. has_host_rows: whether a few rows are read and
+    written for little, as in the host's memory.
     """
 
     is_cut_anywhere = True
     has_all_rows = True
+    has_host_rows = True
 
     def __init__(self, manifest: KvLayout, num_slots: int, capacity: int) -> None:
         self.lengths = [0] * num_slots
@@ -199,18 +201,22 @@ class Cache(ABC):
         self.write_slot(other, self.read_slot(slot, length))
         return length
 
-    def write_slot(self, slot: int, contents: SlotContents) -> None:
-        """Have these contents, as `read_slot` gave them, as all of a slot that has room for them."""
-        self._write_contents(slot, contents)
-        self.lengths[slot] = contents.length
+    def write_slot(self, slot: int, contents: SlotContents, start: int = 0) -> None:
+        """Have these contents, as `read_slot` gave them, as all of a slot that has room for them.
+
+        start: rows of the slot that stay before them. Parts without states leave recurrent layers with none until one
+        with states comes, or the slot is cut.
+        """
+        self._write_contents(slot, contents, start)
+        self.lengths[slot] = start + contents.length
 
     @abstractmethod
     def read_slot(self, slot: int, length: int) -> SlotContents:
         """The first rows of a slot, as many as are `usable`, valid until it changes."""
 
     @abstractmethod
-    def _write_contents(self, slot: int, contents: SlotContents) -> None:
-        """Write the first rows of a slot."""
+    def _write_contents(self, slot: int, contents: SlotContents, start: int) -> None:
+        """Write rows of a slot, behind so many."""
 
     @abstractmethod
     def _resize(self, num_slots: int, capacity: int) -> None:

@@ -1,5 +1,6 @@
 """Options of calls to an engine, by name beside a config or in its place, and how they are checked."""
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -78,6 +79,8 @@ class EngineOptions(TypedDict, total=False):
     is_near_tie_guarded: bool | None
     is_text_literal: bool | None
     is_drafted: bool | None
+    prefix_cache: str | os.PathLike[str] | None
+    prefix_bytes: int | None
 
 
 def is_iterable(value: object) -> bool:

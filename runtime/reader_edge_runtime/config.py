@@ -1,11 +1,13 @@
 """Options as frozen values, checked when they are made: of an engine here, of one answer in generation_config.py."""
 
+import os
 from dataclasses import dataclass
 from typing import Annotated
 
 from reader_edge_runtime.generation_config import GenerationConfig, Grammar, SamplingConfig
 from reader_edge_runtime.plug_ins import provider_names
 from reader_edge_runtime.untrusted.config_checks import Range, check, refusing_unknown, require
+from reader_edge_runtime.untrusted.user_input import given_path
 
 __all__ = ["DraftConfig", "EngineConfig", "GenerationConfig", "Grammar", "SamplingConfig", "ServingConfig"]
 
@@ -30,6 +32,9 @@ class EngineConfig:
         For messages from strangers.
     is_near_tie_guarded: where the probe finds a difference, decide near ties of greedy decoding by single-token passes;
         requests that do not simply take the best token are decoded plainly there.
+    prefix_cache: folder in which KV rows and states of prompts and answers outlive the process, for later requests with
+        the same `cache_salt`; None keeps them in memory alone. They reveal the texts, so the folder is this user's.
+    prefix_bytes: most bytes of that folder; what was used longest ago goes first.
     is_drafted: False decodes every request plainly and loads nothing to draft with. `Engine.draft_permission` shows
         what this and the probe led to.
     """
@@ -45,9 +50,13 @@ class EngineConfig:
     is_near_tie_guarded: bool = False
     is_text_literal: bool = False
     is_drafted: bool = True
+    prefix_cache: str | os.PathLike[str] | None = None
+    prefix_bytes: Annotated[int, Range(1, 2**63 - 1)] = 8_000_000_000
 
     def __post_init__(self) -> None:
         check(self)
+        if self.prefix_cache is not None:
+            given_path(self.prefix_cache, "prefix_cache")
         if self.provider is not None:
             is_known = isinstance(self.provider, str) and self.provider in provider_names()
             require(is_known, "provider", self.provider, f"one of {', '.join(provider_names())}")

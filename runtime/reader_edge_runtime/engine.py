@@ -135,7 +135,7 @@ class Engine:
         if drafter is not None and drafted_from != DraftSources():
             raise ConfigError("drafter is in place of what sources describe: give one of them.")
         callbacks = given_callback(on_progress, "on_progress"), given_callback(on_calibration, "on_calibration")
-        check_rule(rule, drafted_from, drafter)
+        check_rule(rule, drafted_from, drafter, configs[0].prefix_cache)
         package, tokenizer, decoder, report = assemble(
             given_path(model, "model"), *configs, drafted_from, drafter, *callbacks
         )
@@ -308,7 +308,10 @@ class Engine:
                     forget_cost(decoder.target, decoder.config.threads, 1)
 
     def close(self) -> None:
-        """End all requests and give the model's memory back, where nobody else holds the decoder. Again: nothing."""
+        """End all requests and give the model's memory back, where nobody else holds the decoder. Again: nothing.
+
+        A prefix cache is written to its end.
+        """
         self._shared.close()
         self.__dict__.pop("_grammars", None)  # with its process
 

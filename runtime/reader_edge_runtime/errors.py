@@ -153,6 +153,10 @@ class FrameError(ProviderError, RemoteError):
     """What came from another machine is no frame of this version, or does not fit what came before."""
 
 
+class PrefixError(ReaderEdgeError):
+    """A folder can be no prefix cache, or a file of one is damaged or another text's."""
+
+
 class SessionError(ReaderEdgeError):
     """A session cannot be saved or loaded, or belongs to another package."""
 

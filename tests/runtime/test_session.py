@@ -16,7 +16,7 @@ import pytest
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.arrays import Array
 from reader_edge_runtime.cache import SlotContents
-from reader_edge_runtime.decoding import session
+from reader_edge_runtime.decoding import slot_arrays
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.session import FORMAT
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
@@ -337,8 +337,8 @@ BITS_OF_BFLOAT16 = np.array([0x7F80], np.uint16), np.array([0x7F00], np.uint16)
 def test_rows_that_are_not_numbers_are_refused() -> None:
     wrong: list[Array] = [np.array([1, np.nan], np.float32), np.array([np.inf], np.float16), BITS_OF_BFLOAT16[0]]
     sound: list[Array] = [np.array([1e38], np.float32), np.array([-128, 127], np.int8), BITS_OF_BFLOAT16[1]]
-    assert not any(map(session._is_finite, wrong))
-    assert all(map(session._is_finite, sound))
+    assert not any(map(slot_arrays._is_finite, wrong))
+    assert all(map(slot_arrays._is_finite, sound))
 
 
 def test_another_package_is_refused(engine: Engine, short_session: Path, demo_folder: Path, tmp_path: Path) -> None:

@@ -70,9 +70,9 @@ class ViewsCache(Cache):
     def read_slot(self, slot: int, length: int) -> SlotContents:
         return self.both.read_slot(2 * slot, length)
 
-    def _write_contents(self, slot: int, contents: SlotContents) -> None:
+    def _write_contents(self, slot: int, contents: SlotContents, start: int) -> None:
         self.drop_view(slot)
-        self.both.write_slot(2 * slot, contents)
+        self.both.write_slot(2 * slot, contents, start)
 
     def _resize(self, num_slots: int, capacity: int) -> None:
         self.both.resize(2 * num_slots, capacity)

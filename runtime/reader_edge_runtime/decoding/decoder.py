@@ -311,4 +311,6 @@ class Decoder:
                 self.recorder.start()
                 with request.catching_errors():
                     request.drafter.finish()
+                    if self.slots.prefixes is not None:
+                        self.slots.prefixes.keep_learned(self.drafter, request.config.cache_salt)
                 self.planner.end(request, self.recorder.lap())

@@ -7,7 +7,7 @@ from reader_edge_runtime.decoding.draft_permission import DraftPermission
 from reader_edge_runtime.decoding.planning.planner import Planner
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.scorer import Scorer
-from reader_edge_runtime.decoding.slots import LOOSE_END, Slots
+from reader_edge_runtime.decoding.slots import LOOSE_END, KeptText, Slots
 from reader_edge_runtime.decoding.verification import Verification
 from reader_edge_runtime.draft_tree import DraftTree
 
@@ -75,7 +75,8 @@ class Prefill:
         )
         result = self._scorer.score(slot, [tree], [scored], choosers, num_kept, is_learned)
         cache.commit(slot, range(len(tree)))
-        self._slots.note_chunk(length, is_last)
+        prompt = KeptText(request.token_ids[: request.prefill_end], request.config.cache_salt)
+        self._slots.note_chunk(length, prompt)
         request.num_read_tokens = min(length + len(tree), request.num_prompt_tokens)
         if is_read:
             request.read_prompt(result, length, len(tree))

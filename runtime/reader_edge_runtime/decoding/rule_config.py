@@ -51,9 +51,10 @@ def ruled_config(
     return config
 
 
-def check_rule(rule: object, sources: DraftSources, drafter: Drafter | None) -> None:
+def check_rule(rule: object, sources: DraftSources, drafter: Drafter | None, prefix_cache: object) -> None:
     """Raise ConfigError for what is neither a rule nor None, and for what learns from answers beside a rule."""
     require(rule is None or isinstance(rule, RuleConfig), "rule", rule, "a RuleConfig, such as Relaxed()")
-    if rule is not None and (sources.history is not None or drafter is not None):
+    if rule is not None and (sources.history is not None or drafter is not None or prefix_cache is not None):
         other = "A history file" if drafter is None else "A drafter of your own"
+        other = other if prefix_cache is None else "A prefix cache"
         raise ConfigError(f"{other} serves exact answers: leave it out beside a rule, or leave the rule out.")

@@ -14,8 +14,8 @@ import numpy as np
 
 from reader_edge_runtime.array_file import MAX_BYTES, ArrayFormat
 from reader_edge_runtime.arrays import Array
-from reader_edge_runtime.cache import SlotContents, TextState
 from reader_edge_runtime.decoding.decoder import Decoder
+from reader_edge_runtime.decoding.slot_arrays import MAX_PLACES, arrays_of, contents_of
 from reader_edge_runtime.errors import CapacityError, DraftError, PromptError, SessionError
 from reader_edge_runtime.text.conversation import Message
 from reader_edge_runtime.text.conversation_check import sound_messages
@@ -37,7 +37,6 @@ LOSSY_FORMAT = replace(
 )
 _DRAFTER = "drafter/"
 _MAX_MESSAGE_BYTES = 1 << 26
-_MAX_PLACES = 16  # of a text of recurrent layers
 
 
 def save_session(
@@ -58,7 +57,7 @@ def save_session(
     }
     for slot, text in enumerate(texts):
         if text:
-            arrays |= _arrays(decoder.cache.read_slot(slot, len(text)), slot)
+            arrays |= arrays_of(decoder.cache.read_slot(slot, len(text)), str(slot))
     arrays |= {_DRAFTER + name: array for name, array in decoder.drafter.state().items()}
     file_format.write(path, fingerprint, arrays, mode=0o600, is_durable=True)  # the conversation is nobody else's
 
@@ -74,12 +73,13 @@ def load_session(decoder: Decoder, path: Path, fingerprint: bytes, file_format: 
         raise SessionError("Requests run: load a session when they have ended.")
     manifest = decoder.target.manifest
     row_bytes = manifest.kv_row_bytes + (manifest.speculator.kv_row_bytes if manifest.speculator else 0)
-    num_text_bytes = manifest.max_context * row_bytes + _MAX_PLACES * manifest.state_bytes
+    num_text_bytes = manifest.max_context * row_bytes + MAX_PLACES * manifest.state_bytes
     arrays = file_format.read(path, fingerprint, MAX_BYTES + int(decoder.config.max_batch * num_text_bytes))
     try:
         messages = _messages(arrays["messages"])
         texts = _texts(arrays, decoder)
-        contents = [_contents(arrays, slot, text, decoder) for slot, text in enumerate(texts)]
+        like = decoder.cache.read_slot(0, 0)
+        contents = [contents_of(arrays, str(slot), len(text), like) for slot, text in enumerate(texts)]
         with decoder.slots.resizing():
             num_pending = max((each.end - each.num_tokens for held in contents for each in held.states), default=0)
             decoder.kv_budget.make_room_for(list(map(len, texts)), num_pending)
@@ -139,65 +139,3 @@ def _texts(arrays: Mapping[str, Array], decoder: Decoder) -> list[list[int]]:
     if not is_sized or not np.all((token_ids >= 0) & (token_ids < manifest.vocab_size)):
         raise ValueError("its texts are none of this model")
     return [part.tolist() for part in np.split(token_ids, np.cumsum(lengths)[:-1])] if len(lengths) else []
-
-
-def _arrays(contents: SlotContents, slot: int) -> dict[str, Array]:
-    """What a slot holds, as `_contents` finds it."""
-    arrays: dict[str, Array] = {_rows_name(slot, group): rows for group, rows in enumerate(contents.rows)}
-    if contents.states:
-        arrays[f"places/{slot}"] = np.array([place.num_tokens for place in contents.states], np.int32)
-    for number, place in enumerate(contents.states):
-        for group, (states, pending) in enumerate(zip(place.states, place.pending, strict=True)):
-            arrays[f"states/{slot}/{number}/{group}"] = states
-            arrays[f"pending/{slot}/{number}/{group}"] = pending
-    return arrays
-
-
-def _contents(arrays: Mapping[str, Array], slot: int, text: list[int], decoder: Decoder) -> SlotContents:
-    """What a slot held of a text. Raises KeyError or ValueError for what no pass could have written."""
-    like = decoder.cache.read_slot(0, 0)
-    if not text:
-        return like
-    rows = tuple(arrays[_rows_name(slot, group)] for group in range(len(like.rows)))
-    for each, empty in zip(rows, like.rows, strict=True):
-        _check(each, empty, (*empty.shape[:2], len(text), empty.shape[3]))
-    return SlotContents(len(text), rows, _places(arrays, slot, len(text), like.states[0]) if like.states else ())
-
-
-def _places(arrays: Mapping[str, Array], slot: int, length: int, like: TextState) -> tuple[TextState, ...]:
-    """Where a text can be gone on from, at last at its end."""
-    starts = arrays[f"places/{slot}"]
-    if starts.dtype != np.int32 or starts.ndim != 1 or not 0 < len(starts) <= _MAX_PLACES:
-        raise ValueError("its states are none")
-    places = []
-    for number, num_tokens in enumerate(starts.tolist()):
-        groups = range(len(like.states))
-        states, pending = (
-            tuple(arrays[f"{kind}/{slot}/{number}/{group}"] for group in groups) for kind in ("states", "pending")
-        )
-        num_pending = len(pending[0][0]) if pending[0].ndim == 3 and len(pending[0]) else 0
-        for each, empty in zip(states, like.states, strict=True):
-            _check(each, empty, empty.shape)
-        for each, empty in zip(pending, like.pending, strict=True):
-            _check(each, empty, (empty.shape[0], num_pending, empty.shape[2]))
-        places.append(TextState(num_tokens, states, pending))
-    if any(not 0 <= place.num_tokens <= place.end <= length for place in places) or places[-1].end != length:
-        raise ValueError("its states are of another text")
-    return tuple(places)
-
-
-def _check(array: Array, like: Array, shape: tuple[int, ...]) -> None:
-    if array.dtype != like.dtype or array.shape != shape:
-        raise ValueError("its rows have another shape")
-    if not all(map(_is_finite, array)):
-        raise ValueError("its rows are not numbers")
-
-
-def _rows_name(slot: int, group: int) -> str:
-    """The name of the array of a slot's rows in layers that are alike."""
-    return f"rows/{slot}/{group}" if group else f"rows/{slot}"
-
-
-def _is_finite(rows: Array) -> bool:
-    """Whether numbers are finite; those of uint16 are the bits of bfloat16, and any of int8 are."""
-    return bool(np.all(rows & 0x7F80 != 0x7F80) if rows.dtype == np.uint16 else np.isfinite(rows).all())

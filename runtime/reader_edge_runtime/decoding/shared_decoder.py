@@ -48,6 +48,8 @@ class SharedDecoder:
             return
         with self.working() as decoder:
             decoder.cancel_all()
+            if decoder.slots.prefixes is not None:
+                decoder.slots.prefixes.flush()
             self._decoder = None
 
     @contextmanager

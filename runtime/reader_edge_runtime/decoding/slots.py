@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from reader_edge_runtime.cache import Cache
+from reader_edge_runtime.decoding.prefix_store import CHUNK, PrefixStore
 
 
 class KeptText(NamedTuple):
@@ -28,7 +29,8 @@ _FAR = 64  # tokens from the last place within what texts share, from where on t
 class Slots:
     """Running sequences own slots 0 .. num_running - 1; the idle ones behind remember their tokens for reuse.
 
-    is_torn: an interrupt came during a change, so that no slot can be trusted until `reset`.
+    is_torn: an interrupt came during a change, so that no slot can be trusted until `reset`. prefixes: what is kept of
+    texts on disk, too; None where nothing is.
     """
 
     def __init__(self, cache: Cache, max_slots: int) -> None:
@@ -37,6 +39,7 @@ class Slots:
         self._idle = [_NO_TEXT] * cache.num_slots
         self.num_running = 0
         self.is_torn = False
+        self.prefixes: PrefixStore | None = None
         self._longest_shared = 0  # tokens that the newest sequence's prompt shares with some text
         self._parting = 0  # the same, if there was no place near
 
@@ -95,7 +98,11 @@ class Slots:
         if num_copied > num_reused:
             num_reused = self._cache.copy(source, slot, num_copied)
         self._cache.checkpoint(slot)
-        self._parting = self._longest_shared if self._longest_shared >= num_reused + _FAR else 0
+        if self.prefixes is not None:
+            num_reused = self.prefixes.load(self._cache, slot, text.token_ids, text.salt, num_reused)
+            self._cache.checkpoint(slot)
+        parting = self._aligned(self._longest_shared)
+        self._parting = parting if parting >= num_reused + _FAR else 0
         self.num_running += 1
         self.is_torn = False
         return num_reused
@@ -105,17 +112,23 @@ class Slots:
         end = min(start + size, num_prompt_tokens)
         if self._cache.is_cut_anywhere:
             return end
-        if start < self._parting < end:
-            return self._parting
         loose = num_prompt_tokens - LOOSE_END
+        places = [self._parting]
+        if self.prefixes is not None:
+            places += [(start // _PLACE_EVERY + 1) * _PLACE_EVERY, self._aligned(loose)]
+        if ahead := [place for place in places if start < place < end]:
+            return min(ahead)
         return loose if start < loose < end < num_prompt_tokens else end
 
-    def note_chunk(self, start: int, is_last: bool) -> None:
+    def note_chunk(self, start: int, prompt: KeptText) -> None:
         """Note a place behind a chunk of the newest sequence's prompt, if it is one to come back to."""
         slot = self.num_running - 1
-        end = self._cache.lengths[slot]
-        if is_last or end == self._parting or end // _PLACE_EVERY > start // _PLACE_EVERY:
+        end, num_tokens = self._cache.lengths[slot], len(prompt.token_ids)
+        is_place = end in (num_tokens, self._parting) or end // _PLACE_EVERY > start // _PLACE_EVERY
+        if is_place or (self.prefixes is not None and end == self._aligned(num_tokens - LOOSE_END)):
             self._cache.checkpoint(slot)
+        if self.prefixes is not None:
+            self.prefixes.save(self._cache, slot, *prompt, start)
 
     def exchange(self, slot: int, other: int) -> None:
         """Let two running sequences change places."""
@@ -131,6 +144,8 @@ class Slots:
         self.is_torn = True
         last = self.num_running - 1
         kept = text._replace(token_ids=text.token_ids[: self._cache.lengths[slot]])
+        if self.prefixes is not None:
+            self.prefixes.save(self._cache, slot, *kept)
         self._cache.swap(slot, last - is_last_apart)
         self._cache.swap(last - is_last_apart, last)
         self._cache.trim(last)
@@ -157,7 +172,8 @@ class Slots:
         self._idle[: len(texts)] = map(KeptText, texts)
 
     def fill(self, token_ids: list[int]) -> None:
-        """Let the first idle slot hold these tokens, with made-up rows."""
+        """Let the first idle slot hold these tokens, with made-up rows, of which none goes to disk."""
+        self.prefixes = None
         self._cache.fill(self.num_running, len(token_ids))
         self._idle[self.num_running] = KeptText(token_ids)
 
@@ -166,6 +182,10 @@ class Slots:
         for slot in range(self.num_running, self._cache.num_slots):
             self._cut(slot, 0)
             self._idle[slot] = _NO_TEXT
+
+    def _aligned(self, length: int) -> int:
+        """As many of a text's first tokens as whole chunks on disk have."""
+        return length if self.prefixes is None else length - length % CHUNK
 
     def _cut(self, slot: int, length: int) -> int:
         """Keep the first rows of a slot alone, as many as can be gone on from; returns how many."""

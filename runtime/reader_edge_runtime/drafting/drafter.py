@@ -93,6 +93,13 @@ class Drafter(ABC):
         """All that was learned from past requests, as named arrays of `array_file`; {} for nothing."""
         return {}
 
+    def learned(self, salt: str) -> Mapping[str, Array]:
+        """What requests of a salt taught, as named arrays, which may change; {} for nothing."""
+        return {}
+
+    def recall_from(self, learned: Callable[[str], Mapping[str, Array]], vocab_size: int) -> None:  # noqa: B027
+        """Begin with what `learned` gives for a salt, when its first request comes."""
+
     def restore(self, arrays: Mapping[str, Array], vocab_size: int) -> None:  # noqa: B027
         """Draft as if what `state` gave had just been learned, and nothing else.
 

@@ -3,7 +3,7 @@
 import time
 import warnings
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
@@ -72,6 +72,7 @@ class RetrievalDrafter(Drafter):
         self._own_texts = {text.tobytes(): text for text in warmup_answers.texts} if warmup_answers is not None else {}
         self._is_shared = history_file is not None
         self._past_answers = [("", text) for text in history_file.read()] if history_file is not None else []
+        self._recalled: Callable[[str], DraftingCore | None] = lambda salt: None
         self._forget_cores()
         self._is_changing = False
         self._loader = KernelLoader.shared()
@@ -123,9 +124,18 @@ class RetrievalDrafter(Drafter):
     def forget(self) -> None:
         """Also what came from a history file, which itself stays as it is; the model's own answers are kept."""
         self.sources.restore({})
+        self._recalled = lambda salt: None
         self._forget_cores()
         self._past_answers, self._is_changing = [], False
         self.core()  # now, so that the next request need not wait for the counting
+
+    def learned(self, salt: str) -> Mapping[str, Array]:
+        core = self._cores.get(salt)
+        return {} if core is None or self._is_changing else core.state()
+
+    def recall_from(self, learned: Callable[[str], Mapping[str, Array]], vocab_size: int) -> None:
+        if self._history_file is None:  # which has the answers already
+            self._recalled = lambda salt: self._restored(learned(salt), vocab_size)
 
     def state(self) -> dict[str, Array]:
         return {**self.loaded_core().state(), **self.sources.state()}
@@ -135,6 +145,7 @@ class RetrievalDrafter(Drafter):
         core = self._new_core()
         core.restore(arrays, vocab_size)
         self.sources.restore(arrays)
+        self._recalled = lambda salt: None
         self._forget_cores()
         self._keep("", core)
         self._past_answers, self._is_changing = [], False
@@ -175,7 +186,7 @@ class RetrievalDrafter(Drafter):
     def _core_of(self, salt: str) -> "DraftingCore":
         core = self._cores.get(salt)
         if core is None:
-            core = self._counted(self._own_texts.values())
+            core = self._recalled(salt) or self._counted(self._own_texts.values())
         self._keep(salt, core)
         return core
 
@@ -205,6 +216,17 @@ class RetrievalDrafter(Drafter):
         self._forget_cores()
         self._past_answers = [*(("", text) for text in known), *self._past_answers]
         self._is_changing = False
+
+    def _restored(self, arrays: Mapping[str, Array], vocab_size: int) -> "DraftingCore | None":
+        """A core of what was learned before; None where that is nothing, or not sound."""
+        if not arrays:
+            return None
+        core = self._new_core()
+        try:
+            core.restore(arrays, vocab_size)
+        except DraftError:
+            return None
+        return core
 
     def _counted(self, texts: Iterable[Int32Array]) -> "DraftingCore":
         core = self._new_core()

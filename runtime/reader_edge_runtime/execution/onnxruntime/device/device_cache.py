@@ -143,6 +143,7 @@ class DeviceCache(Cache):
     Another object after a change of its size: bindings and captured passes of the old one are stale.
     """
 
+    has_host_rows = False
     _manifest: Manifest
 
     def __init__(
@@ -171,9 +172,9 @@ class DeviceCache(Cache):
     def read_slot(self, slot: int, length: int) -> SlotContents:
         return SlotContents(length, (self.memory.read()[:, slot, :, :length],))
 
-    def _write_contents(self, slot: int, contents: SlotContents) -> None:
+    def _write_contents(self, slot: int, contents: SlotContents, start: int) -> None:
         whole = self.memory.read()
-        whole[:, slot, :, : contents.length] = contents.rows[0]
+        whole[:, slot, :, start : start + contents.length] = contents.rows[0]
         self.memory.write(whole)
 
     def _resize(self, num_slots: int, capacity: int) -> None:

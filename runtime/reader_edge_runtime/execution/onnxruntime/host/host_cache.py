@@ -103,10 +103,10 @@ class HostCache(Cache):
     def read_slot(self, slot: int, length: int) -> SlotContents:
         return SlotContents(length, tuple(slab.read(slot, length) for slab in self.slabs))
 
-    def _write_contents(self, slot: int, contents: SlotContents) -> None:
-        self._note_written(slot, contents.length)
+    def _write_contents(self, slot: int, contents: SlotContents, start: int) -> None:
+        self._note_written(slot, start + contents.length)
         for slab, rows in zip(self.slabs, contents.rows, strict=True):
-            slab.write(slot, rows)
+            slab.write(slot, rows, start)
 
     def _resize(self, num_slots: int, capacity: int) -> None:
         kept = [min(length, capacity) for length in self.lengths[:num_slots]]

@@ -134,10 +134,13 @@ class HybridCache(HostCache):
         states = *self._checkpoints.until(slot, length), self._checkpoint_of(slot, length) or self._beginning()
         return super().read_slot(slot, length)._replace(states=states)
 
-    def _write_contents(self, slot: int, contents: SlotContents) -> None:
-        super()._write_contents(slot, contents)
-        self._restore(slot, contents.states[-1])
-        self._checkpoints.set(slot, contents.states[:-1])
+    def _write_contents(self, slot: int, contents: SlotContents, start: int) -> None:
+        super()._write_contents(slot, contents, start)
+        self.num_stated[slot] = _MOVING
+        before = self._checkpoints.until(slot, start) if start else []
+        if contents.states:
+            self._restore(slot, contents.states[-1])
+        self._checkpoints.set(slot, [*before, *contents.states[:-1]])
 
     def _checkpoint_of(self, slot: int, length: int) -> TextState | None:
         """The last one within a slot's first rows, of so many: where the slot stands, rather than a copy."""

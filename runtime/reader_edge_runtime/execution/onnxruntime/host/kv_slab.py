@@ -114,8 +114,8 @@ class KvSlab:
         """The first rows of a slot, a view (planes, H, length, row size)."""
         return self.memory[:, slot, :, :length]
 
-    def write(self, slot: int, rows: KvRows) -> None:
-        self.memory[:, slot, :, : rows.shape[2]] = rows
+    def write(self, slot: int, rows: KvRows, start: int) -> None:
+        self.memory[:, slot, :, start : start + rows.shape[2]] = rows
 
     def move_rows(self, slot: int, rows: Int64Array, start: int) -> None:
         self.memory[:, slot, :, start : start + len(rows)] = self.memory[:, slot][:, :, rows]
