@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from reader_edge_runtime.decoding.prefix_files import FORMAT as PREFIXES
 from reader_edge_runtime.decoding.session import FORMAT as SESSIONS
 from tests.fuzz.other_subjects import arrays_file
 from tests.fuzz.subjects import DEMO, SUBJECTS, recording
@@ -122,6 +123,8 @@ CORPUS: dict[str, dict[str, bytes]] = {
         "a name with no array": arrays_file(b'{"lengths": null}', magic=SESSIONS.magic),
         "a list for a table": arrays_file(b"[]", magic=SESSIONS.magic),
     },
+    "rows of a prefix": {"nothing": b"", "no arrays": arrays_file(b"{}", magic=PREFIXES.magic)},
+    "states of a prefix": {"nothing": b"", "no arrays": arrays_file(b"{}", magic=PREFIXES.magic)},
     "session of states": {"nothing": b"", "no arrays": arrays_file(b"{}", magic=SESSIONS.magic)},
     "history": {"nothing": b"", "another file": b"PRECIOUS" * 9},
     "datastore": {"nothing": b"", "another file": b"PRECIOUS" * 99},

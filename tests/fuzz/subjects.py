@@ -1,7 +1,9 @@
 """What is fuzzed: for each kind of file a good sample, a way to spoil it, and what a program does with one."""
 
 import json
+import shutil
 import struct
+from functools import partial
 from pathlib import Path
 from random import Random
 from unittest.mock import patch
@@ -17,6 +19,8 @@ from reader_edge_export.sources.gguf.summary import summary_of
 from reader_edge_export.sources.gguf.tokenizer import build_tokenizer
 from reader_edge_runtime import DraftConfig, EngineConfig, GenerationConfig
 from reader_edge_runtime.decoding.decoder import Decoder
+from reader_edge_runtime.decoding.prefix_files import PrefixFiles
+from reader_edge_runtime.decoding.prefix_store import PrefixStore
 from reader_edge_runtime.decoding.session import FORMAT as SESSIONS
 from reader_edge_runtime.decoding.session import load_session, save_session
 from reader_edge_runtime.errors import ReaderEdgeError
@@ -33,7 +37,7 @@ from tests.conftest import ROOT
 from tests.fake_hybrid import FakeHybridTarget, hybrid_manifest
 from tests.fake_target import FakeTarget, make_manifest
 from tests.fuzz.mutation import Subject, mutated, mutated_json
-from tests.fuzz.other_subjects import DEVICE_SUBJECTS, DRAFTING_SUBJECTS, SPECULATOR_SUBJECTS, arrays_file
+from tests.fuzz.other_subjects import DEVICE_SUBJECTS, DRAFTING_SUBJECTS, SPECULATOR_SUBJECTS, arrays_file, spoil_arrays
 from tests.gguf_files import sentence_piece, small_vocabulary, write_small
 from tests.random_drafter import RandomDrafter, decode, make_decoder
 from tests.reader_edge.package_copy import CHAT_TEMPLATE
@@ -152,6 +156,31 @@ def _hybrid_decoder() -> Decoder:
     return Decoder(FakeHybridTarget(hybrid_manifest(4)), RandomDrafter(4, 6, seed=0), EngineConfig(max_batch=4))
 
 
+_PREFIX = [1, 2, 3, 0] * 40
+
+
+def _prefix_samples(kind: str, folder: Path) -> list[bytes]:
+    shutil.rmtree(folder / "kept", ignore_errors=True)
+    decoder = _hybrid_decoder()
+    prefixes = PrefixStore(PrefixFiles(folder / "kept", 1 << 20), b"", decoder.cache)
+    decoder.slots.prefixes = prefixes
+    decoder.finish(decoder.submit(_PREFIX, GenerationConfig(max_tokens=9)))
+    prefixes.flush()
+    return [path.read_bytes() for path in sorted((folder / "kept").rglob(f"*.{kind}"))]
+
+
+def _load_prefix(kind: str, path: Path) -> None:
+    """In place of the good file whose name it bears, else of any."""
+    good = {content[12:44]: content for content in _prefix_samples(kind, path.parent)}
+    content = path.read_bytes()
+    name = (content[12:44] if content[12:44] in good else next(iter(good))).hex()
+    (path.parent / "kept" / name[:2] / f"{name[2:]}.{kind}").write_bytes(content)
+    cache = _hybrid_decoder().cache
+    files = PrefixFiles(path.parent / "kept", 1 << 20)
+    num_loaded = PrefixStore(files, b"", cache).load(cache, 0, _PREFIX, "", 0)
+    assert num_loaded == (128 if content in good.values() else num_loaded)
+
+
 def _gguf_samples(folder: Path) -> list[bytes]:
     pieces = {"\u2581a": -1.0, "a": -2.0, "\u2581": -3.0}
     vocabularies = (small_vocabulary(), sentence_piece(pieces, {}))
@@ -193,6 +222,10 @@ SUBJECTS = {
     "gguf": Subject(_gguf_samples, _spoil_gguf, _read_gguf),
     "session": Subject(_session_samples, _spoil_session, _load_session),
     "session of states": Subject(_hybrid_session_samples, _spoil_session, _load_hybrid_session),
+    **{
+        f"{kind} of a prefix": Subject(partial(_prefix_samples, kind), spoil_arrays, partial(_load_prefix, kind))
+        for kind in ("rows", "states")
+    },
     **DEVICE_SUBJECTS,
     **DRAFTING_SUBJECTS,
     **SPECULATOR_SUBJECTS,
