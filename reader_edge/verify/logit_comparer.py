@@ -1,7 +1,7 @@
 """Compares drafted answers with plain ones, token by token and logit row by row."""
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -32,13 +32,6 @@ class PlainAnswer:
     digests: list[bytes]
     chunk: int = 0
     is_whole: bool = True
-
-    def second_half(self) -> "PlainAnswer":
-        """The rest of a greedy answer, as one to a prompt that ends with its first half."""
-        half = len(self.token_ids) // 2
-        prompt, token_ids = (*self.prompt, *self.token_ids[:half]), self.token_ids[half:]
-        config = replace(self.config, max_tokens=len(token_ids))
-        return replace(self, prompt=prompt, config=config, token_ids=token_ids, digests=self.digests[half:])
 
 
 class LogitComparer:

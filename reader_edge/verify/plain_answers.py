@@ -49,16 +49,21 @@ class PlainAnswers:
         self._prompts = prompts
         self._acceptance = acceptance
         self._sampled = usual_sampling(target.manifest)
-        self._known: dict[tuple[int, bool, bool], list[PlainAnswer]] = {}
+        self._known: dict[tuple[int, bool, bool, bool], list[PlainAnswer]] = {}
 
     def of(self, question: int, variant: Variant, is_over: Callable[[], bool], min_tokens: int) -> list[PlainAnswer]:
         """The answers to a question that a variant compares: one, or for arrivals a greedy and a sampled one.
 
         Once is_over says so, answers end; not before they have min_tokens, though.
         """
-        place = question, variant.is_sampled, variant.is_arriving
+        place = question, variant.is_sampled, variant.is_arriving, variant.is_restored
         if place not in self._known:
-            requested = self._arriving(question) if variant.is_arriving else self._alone(question, variant.is_sampled)
+            if variant.is_restored:
+                requested = [self._unanswered(question, self._long_prompt(question), SamplingConfig())]
+            elif variant.is_arriving:
+                requested = self._arriving(question)
+            else:
+                requested = self._alone(question, variant.is_sampled)
             self._known[place] = [self.decoded(each, is_over, min_tokens) for each in requested]
             self.num_tokens += sum(len(each.token_ids) for each in self._known[place])
         return self._known[place]
@@ -91,14 +96,19 @@ class PlainAnswers:
 
     def _arriving(self, question: int) -> list[PlainAnswer]:
         """Greedy and sampled in several ways, some behind the texts of others."""
-        prompt = self._prompts[question]
-        length = min(_LONG_PROMPT, self._target.manifest.max_context - self.max_tokens)
-        if question % _LONG_EVERY == 0 and len(prompt) < length:
-            before = cycle(chain(*self._prompts[question:], *self._prompts[:question]))
-            prompt = (*islice(before, length - len(prompt)), *prompt)
+        prompt = self._prompts[question] if question % _LONG_EVERY else self._long_prompt(question)
         samplings = (self._sampled, *_FURTHER_SAMPLINGS)
         sampled = replace(samplings[question % len(samplings)], seed=1 + question)
         return [self._unanswered(question, prompt, each, ARRIVING_CHUNK) for each in (SamplingConfig(), sampled)]
+
+    def _long_prompt(self, question: int) -> tuple[int, ...]:
+        """A prompt behind so much of others that it takes several chunks."""
+        prompt = self._prompts[question]
+        length = min(_LONG_PROMPT, self._target.manifest.max_context - self.max_tokens)
+        if len(prompt) >= length:
+            return prompt
+        before = cycle(chain(*self._prompts[question:], *self._prompts[:question]))
+        return (*islice(before, length - len(prompt)), *prompt)
 
     def _unanswered(
         self, question: int, prompt: tuple[int, ...], sampling: SamplingConfig, chunk: int = 0

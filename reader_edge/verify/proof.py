@@ -128,7 +128,7 @@ class _Prover:
     @property
     def num_answers(self) -> int:
         """Answers that a whole proof decodes, plain ones and those compared with them."""
-        num_answers = 4 * len(self.prompts)
+        num_answers = 5 * len(self.prompts)
         for setting in self.tallies:
             is_arriving = setting.variant.is_arriving
             num_answers += num_at_random(2 * len(self.prompts)) if is_arriving else len(self.prompts)
@@ -217,7 +217,7 @@ class _Prover:
         with tempfile.TemporaryDirectory(prefix="reader-edge-verify-") as folder:
             if variant.is_restored:
                 before = make_trial_decoder(self.target, drafter, config, planner, self.engine.width_report)
-                arrivals = _restored(arrivals, before, decoder, Path(folder))
+                _leave_on_disk(arrivals, before, decoder, Path(folder))
             try:
                 cut = decode(decoder, arrivals, variant.reads_logits, comparers, is_over, (batch_size, min_tokens))
             finally:
@@ -264,20 +264,9 @@ class _Prover:
         self.listener.on_progress(round(1000 * min(share, 1)), 1000)
 
 
-def _restored(arrivals: Sequence[Arrival], before: "Decoder", decoder: "Decoder", folder: Path) -> list[Arrival]:
-    """Arrivals of the second halves of answers, to texts that one decoder leaves on disk and another begins with."""
-    prefixes = PrefixStore(PrefixFiles(folder, _PREFIX_BYTES), b"", decoder.cache)
-    halves = [replace(each, plain=each.plain.second_half()) for each in arrivals]
-    before.slots.prefixes = prefixes
-    before.finish(
-        *(
-            before.submit(
-                each.plain.prompt,
-                replace(each.plain.config, max_tokens=len(each.plain.token_ids), is_drafted=each.is_drafted),
-            )
-            for each in arrivals
-        )
-    )
-    prefixes.flush()
-    decoder.slots.prefixes = prefixes
-    return halves
+def _leave_on_disk(arrivals: Sequence[Arrival], before: "Decoder", decoder: "Decoder", folder: Path) -> None:
+    """Have one decoder keep the texts of arrivals in files, and another begin with these."""
+    decoder.slots.prefixes = before.slots.prefixes = PrefixStore(PrefixFiles(folder, _PREFIX_BYTES), b"", decoder.cache)
+    configs = [replace(each.plain.config, is_drafted=each.is_drafted) for each in arrivals]
+    before.finish(*(before.submit(each.plain.prompt, it) for each, it in zip(arrivals, configs, strict=True)))
+    decoder.slots.prefixes.flush()

@@ -17,8 +17,8 @@ class Variant:
 
     is_sampled: whether answers are, all or some of them. reads_logits: every choice is made from a logit row, whose
     bits are compared. Otherwise greedy choices are the graph's own best successors, as in production, and tokens alone
-    are compared. is_arriving: requests come at random moments while others run, and some are given up. is_restored: a
-    prompt, half of its answer included, comes from the files of an engine before.
+    are compared. is_arriving: requests come at random moments while others run, and some are given up. is_restored:
+    prompts come from the files that an engine before left.
     """
 
     name: str
@@ -80,12 +80,7 @@ def settings(further: Sequence[str], are_prefixes_kept: bool = True) -> tuple[li
             for variant in ARRIVAL_VARIANTS
             for name in (*ARRIVAL_DRAFTERS, *further)
         ),
-        *(
-            Setting(name, RESTORED, size)
-            for size in BATCH_SIZES
-            if are_prefixes_kept
-            for name in (*RESTORED_DRAFTERS, *further)
-        ),
+        *(Setting(name, RESTORED, WIDEST_BATCH) for name in (*RESTORED_DRAFTERS, *further) if are_prefixes_kept),
     ]
     first = sorted((each for each in every if each.drafter == usual), key=_turn)
     return first, [each for each in every if each.drafter != usual]

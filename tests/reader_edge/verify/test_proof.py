@@ -15,13 +15,17 @@ from reader_edge.verify.variants import (
     ARRIVAL_VARIANTS,
     BATCH_SIZES,
     DRAFTERS,
+    RESTORED,
+    RESTORED_DRAFTERS,
     SOURCE_SETS,
     VARIANTS,
+    WIDEST_BATCH,
     Setting,
 )
 from reader_edge_runtime import Engine
-from reader_edge_runtime.cache import Cache
+from reader_edge_runtime.cache import Cache, SlotContents
 from reader_edge_runtime.decoding.decoder import Decoder
+from reader_edge_runtime.decoding.prefix_store import PrefixStore
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ProofError
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
@@ -46,6 +50,7 @@ def test_the_demo_package_is_lossless_bit_for_bit(report: ProofReport) -> None:
     at_once = [run for run in report.runs if not run.setting.variant.is_arriving]
     arriving = [run for run in report.runs if run.setting.variant.is_arriving]
     every = [Setting(*each) for each in product(DRAFTERS, VARIANTS, BATCH_SIZES)]
+    every += [Setting(each, RESTORED, WIDEST_BATCH) for each in RESTORED_DRAFTERS]
     every += [Setting(*each) for each in product(ARRIVAL_DRAFTERS, ARRIVAL_VARIANTS, [ARRIVAL_BATCH])]
     assert {run.setting for run in report.runs} == set(every)
     assert len(report.runs) == len(every)
@@ -255,3 +260,17 @@ def test_answers_that_meet_the_context_limit_are_compared_to_their_end(package: 
 def test_a_rule_of_acceptance_that_is_not_exact_is_refused_by_name(engine: Engine) -> None:
     with pytest.raises(ProofError, match=r"^The acceptance rule 'second best' is not exact"):
         prove(engine, QUESTIONS[:1], 4, acceptance=SecondBest())
+
+
+def test_wrong_rows_from_disk_are_found(engine: Engine, few_drafters: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    contents = PrefixStore._contents
+
+    def negated(self: PrefixStore, cache: Cache, name: bytes, kind: str, max_bytes: int) -> SlotContents | None:
+        found = contents(self, cache, name, kind, max_bytes)
+        return None if found is None else found._replace(rows=tuple(-rows for rows in found.rows))
+
+    monkeypatch.setattr(PrefixStore, "_contents", negated)
+    report = prove(engine, QUESTIONS[:1], 4)
+    assert not report.is_promise_kept
+    wrong = [run for run in report.runs if run.counts.logit_rows_equal < run.counts.logit_rows]
+    assert {run.setting.variant for run in wrong} == {RESTORED}

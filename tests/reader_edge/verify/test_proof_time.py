@@ -9,7 +9,7 @@ from reader_edge.verify import variants
 from reader_edge.verify.plain_answers import FEW_TOKENS
 from reader_edge.verify.proof import prove
 from reader_edge.verify.result import ProofReport
-from reader_edge.verify.variants import ARRIVAL_VARIANTS, DEFAULT, VARIANTS, TimeBudget, schedule, settings
+from reader_edge.verify.variants import ARRIVAL_VARIANTS, DEFAULT, RESTORED, VARIANTS, TimeBudget, schedule, settings
 from reader_edge_runtime import Engine
 from reader_edge_runtime.decoding.decoder import Decoder
 
@@ -33,6 +33,7 @@ def proven(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Callable[[float, 
     """Prove in so many seconds, where each step of decoding takes so long; few drafters, for the test's own time."""
     monkeypatch.setattr(variants, "DRAFTERS", ("stress", DEFAULT))
     monkeypatch.setattr(variants, "ARRIVAL_DRAFTERS", ("stress", DEFAULT))
+    monkeypatch.setattr(variants, "RESTORED_DRAFTERS", (DEFAULT,))
 
     def prove_in(seconds: float, step_s: float) -> ProofReport:
         clock, step = Clock(), Decoder.step
@@ -54,7 +55,7 @@ def test_what_users_run_comes_first_in_the_order_of_how_they_run_it() -> None:
     assert [(each.variant, each.batch_size) for each in usual] == [
         *((variant, 1) for variant in VARIANTS),
         *((by_ids, 4), (ARRIVAL_VARIANTS[0], 3)),
-        *((by_logits, 4), (sampled, 4), (ARRIVAL_VARIANTS[1], 3)),
+        *((by_logits, 4), (sampled, 4), (ARRIVAL_VARIANTS[1], 3), (RESTORED, 4)),
     ]
     assert {each.drafter for each in usual} == {DEFAULT}
     assert not set(usual) & set(others)
@@ -80,7 +81,7 @@ def test_two_minutes_cover_a_bit_of_all_on_slow_machines(
 ) -> None:
     report = proven(120, step_s)
     usual = [run for run in report.runs if run.setting.drafter == DEFAULT]
-    assert len(usual) == 8
+    assert len(usual) == 9
     assert all(run.is_covered for run in usual), [run.setting for run in usual if not run.is_covered]
     assert all(sum(run.nodes_by_source.values()) > 0 for run in usual)
     assert report.is_promise_kept

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from reader_edge.cli import main
 from reader_edge.prompts import VERIFY_PROMPTS, read_prompts
 from reader_edge.verify import variants
-from reader_edge.verify.variants import ARRIVAL_VARIANTS, BATCH_SIZES, DRAFTERS, VARIANTS
+from reader_edge.verify.variants import ARRIVAL_VARIANTS, BATCH_SIZES, DRAFTERS, RESTORED, RESTORED_DRAFTERS, VARIANTS
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.draft_tree import DraftTree
 from tests.reader_edge.package_copy import PackageCopy
@@ -30,7 +30,7 @@ def test_the_demo_package_passes(runner: CliRunner, tmp_path: Path) -> None:
     shown = re.search(r"^(\d+) tokens compared, 0 divergences", result.stdout, re.MULTILINE)
     assert shown is not None
     assert num_tokens < int(shown[1]) < 1.5 * num_tokens  # and those of random arrivals
-    for variant in (*VARIANTS, *ARRIVAL_VARIANTS):
+    for variant in (*VARIANTS, *ARRIVAL_VARIANTS, RESTORED):
         assert f"- {variant.name}: " in result.stdout
     for drafter in DRAFTERS:
         assert drafter in result.stderr
@@ -48,9 +48,10 @@ def test_json_holds_the_totals_and_every_run(runner: CliRunner, tmp_path: Path) 
     prompts.write_text("# tar\n\n# git\n")
     fields = json.loads(runner.invoke(main, ["verify", "-n", "4", *WHOLE, "--prompts", str(prompts), "--json"]).stdout)
     num_tokens = 2 * 4 * len(VARIANTS) * len(DRAFTERS) * len(BATCH_SIZES)
-    *at_once, by_ids, by_logits = fields["ways"]
+    *at_once, by_ids, by_logits, restored = fields["ways"]
     assert sum(each["tokens_compared"] for each in at_once) == num_tokens
     assert [each["logit_rows"] for each in at_once] == [0, num_tokens // 3, num_tokens // 3]
+    assert restored["tokens_compared"] == restored["logit_rows"] == 2 * 4 * len(RESTORED_DRAFTERS)
     assert by_ids["tokens_compared"] > by_ids["logit_rows"] == 0
     assert by_logits["tokens_compared"] == by_logits["logit_rows"] > 0
     assert fields["logit_rows"] == fields["logit_rows_equal"] == sum(each["logit_rows"] for each in fields["ways"])
