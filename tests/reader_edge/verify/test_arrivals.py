@@ -97,6 +97,7 @@ def test_a_prompt_misread_beside_others_is_caught(engine: Engine, monkeypatch: p
     """Nothing of it shows where all requests come at once."""
     monkeypatch.setattr(variants, "DRAFTERS", ("stress",))
     monkeypatch.setattr(variants, "ARRIVAL_DRAFTERS", ("stress",))
+    monkeypatch.setattr(variants, "RESTORED_DRAFTERS", ())
     forward = HostTarget.forward
 
     def forgetful_forward(target: HostTarget, cache: Cache, wanted: Pass) -> ForwardResult:
