@@ -247,6 +247,12 @@ class Engine:
         with self.working() as decoder:
             decoder.forget()
 
+    def flush_prefixes(self) -> None:
+        """Wait until a prefix cache has all that requests left; `close` does so too."""
+        if not self._shared.is_closed:
+            with self.working() as decoder:
+                decoder.flush_prefixes()
+
     def save_session(self, path: str | os.PathLike[str], messages: Sequence[Message] = ()) -> None:
         """Write the KV cache, its tokens and what drafting learned to a file, whole or not at all.
 
@@ -308,10 +314,7 @@ class Engine:
                     forget_cost(decoder.target, decoder.config.threads, 1)
 
     def close(self) -> None:
-        """End all requests and give the model's memory back, where nobody else holds the decoder. Again: nothing.
-
-        A prefix cache is written to its end.
-        """
+        """End all requests and give the model's memory back, where nobody else holds the decoder. Again: nothing."""
         self._shared.close()
         self.__dict__.pop("_grammars", None)  # with its process
 

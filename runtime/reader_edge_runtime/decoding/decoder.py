@@ -176,6 +176,11 @@ class Decoder:
         self.cache.reserve(self.cache.num_slots, len(token_ids) + 1)
         self.slots.fill(token_ids)
 
+    def flush_prefixes(self) -> None:
+        """Wait until what is to outlive the process is on disk."""
+        if self.slots.prefixes is not None:
+            self.slots.prefixes.flush()
+
     def forget(self) -> None:
         """Drop all that past requests left behind: cached prefixes and the drafter's history."""
         self.slots.forget()

@@ -48,8 +48,7 @@ class SharedDecoder:
             return
         with self.working() as decoder:
             decoder.cancel_all()
-            if decoder.slots.prefixes is not None:
-                decoder.slots.prefixes.flush()
+            decoder.flush_prefixes()
             self._decoder = None
 
     @contextmanager

@@ -237,8 +237,12 @@ class AsyncEngine:
         return GenerationResult.of_chunks([chunk async for chunk in stream])
 
     async def close(self, cancels: bool = False) -> None:
-        """Take no more requests; wait for running ones, or cancel them. Further calls do nothing."""
+        """Take no more requests; wait for running ones, or cancel them. Further calls do nothing.
+
+        What is to go to a prefix cache is written.
+        """
         await asyncio.to_thread(self._worker.close, cancels)
+        await asyncio.to_thread(self.engine.flush_prefixes)
 
     async def __aenter__(self) -> Self:
         return self
