@@ -12,10 +12,9 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from reader_edge.prompts import EvalPrompt
-from reader_edge.verify.arrivals import Arrival, all_at_once, at_random, decode, num_at_random
+from reader_edge.verify.arrivals import Arrival, StepDecoder, all_at_once, at_random, decode, num_at_random
 from reader_edge.verify.drafters import DrafterMaker, HostileSource, RandomWidths, SharedDrafters
 from reader_edge.verify.logit_comparer import LogitComparer, PlainAnswer, Tally, WatchedTarget
 from reader_edge.verify.plain_answers import ARRIVING_CHUNK, FEW_TOKENS, PlainAnswers
@@ -31,9 +30,6 @@ from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.source import DraftSource
 from reader_edge_runtime.errors import DraftError, ProofError
 from reader_edge_runtime.target import PipelinedTarget
-
-if TYPE_CHECKING:
-    from reader_edge_runtime.decoding.decoder import Decoder
 
 _REFUSED_TOKENS = 8
 _PREFIX_BYTES = 1 << 30
@@ -217,7 +213,10 @@ class _Prover:
         with tempfile.TemporaryDirectory(prefix="reader-edge-verify-") as folder:
             if variant.is_restored:
                 before = make_trial_decoder(self.target, drafter, config, planner, self.engine.width_report)
-                _leave_on_disk(arrivals, before, decoder, Path(folder))
+                prefixes = PrefixStore(PrefixFiles(Path(folder), _PREFIX_BYTES), b"", decoder.cache)
+                before.slots.prefixes = decoder.slots.prefixes = prefixes
+                _answer(before, arrivals)
+                prefixes.flush()
             try:
                 cut = decode(decoder, arrivals, variant.reads_logits, comparers, is_over, (batch_size, min_tokens))
             finally:
@@ -264,9 +263,11 @@ class _Prover:
         self.listener.on_progress(round(1000 * min(share, 1)), 1000)
 
 
-def _leave_on_disk(arrivals: Sequence[Arrival], before: "Decoder", decoder: "Decoder", folder: Path) -> None:
-    """Have one decoder keep the texts of arrivals in files, and another begin with these."""
-    decoder.slots.prefixes = before.slots.prefixes = PrefixStore(PrefixFiles(folder, _PREFIX_BYTES), b"", decoder.cache)
-    configs = [replace(each.plain.config, is_drafted=each.is_drafted) for each in arrivals]
-    before.finish(*(before.submit(each.plain.prompt, it) for each, it in zip(arrivals, configs, strict=True)))
-    decoder.slots.prefixes.flush()
+def _answer(decoder: StepDecoder, arrivals: Sequence[Arrival]) -> None:
+    """Answer all of these, whatever comes. Raises what a request failed of."""
+    for each in arrivals:
+        decoder.submit(each.plain.prompt, replace(each.plain.config, is_drafted=each.is_drafted))
+    while requests := decoder.step():
+        for request in requests:
+            if request.error is not None:
+                raise request.error
