@@ -90,8 +90,8 @@ _REFUSED = """
     add_special_tokens allowed_token_ids bad_words chat_template custom_logit_processor documents dry_multiplier
     dynatemp_range ebnf epsilon_cutoff eta_cutoff extra_body format grammar guidance_scale guided_whitespace_pattern
     json_schema logits_processors lora lora_path negative_prompt no_stop_trim n_predict options penalty_alpha plugins
-    prompt_embeds prompt_logprobs reasoning_format regex samplers smoothing_factor structural_tag think thinking
-    thinking_budget top_a top_n_sigma transforms truncate_prompt_tokens xtc_probability
+    prompt_embeds prompt_logprobs reasoning_format regex repeat_last_n samplers smoothing_factor structural_tag think
+    thinking thinking_budget top_a top_n_sigma transforms truncate_prompt_tokens xtc_probability
 """
 
 

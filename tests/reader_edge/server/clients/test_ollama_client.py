@@ -119,7 +119,7 @@ def test_requests_of_open_webui_are_answered(served: Served, request_: dict[str,
     path, body = request_["path"], request_["body"]
     response = served.request(request_["method"], path, json=body)
     assert response.status_code == 200, response.text
-    if body is None or not body.get("stream"):
+    if body is None or not body.get("stream") or path.endswith("/count_tokens"):
         output = response.json()
         assert output.get("error") is None
         assert output.get("done", True)

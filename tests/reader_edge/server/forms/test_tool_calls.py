@@ -193,6 +193,7 @@ def test_thoughts_of_a_streamed_message_are_kept_apart_and_hold_no_calls(thinkin
     deltas: list[Any] = [wording.piece(chunk, number == 0)["delta"] for number, chunk in enumerate(chunks())]
     assert "".join(delta.get("reasoning_content", "") for delta in deltas) == THOUGHT
     assert "".join(delta.get("content", "") for delta in deltas) == "It is"
+    assert all("content" in delta for delta in deltas if "reasoning_content" in delta)
     assert [call["function"]["name"] for delta in deltas for call in delta.get("tool_calls", ())] == ["time"]
 
 
