@@ -171,7 +171,8 @@ def serve(
     from reader_edge.models.model_source import find_package, load_engine, model_name
     from reader_edge.server.app import make_app
     from reader_edge.server.listening import listen, open_socket
-    from reader_edge.server.model_pool import ModelPool, ServedModel
+    from reader_edge.server.model_pool import ModelPool
+    from reader_edge.server.served_model import ServedModel
     from reader_edge.server.settings import MAX_CHOICES, ServerSettings
     from reader_edge_runtime import AsyncEngine
     from reader_edge_runtime.drafting.sources.device_source import DeviceSource

@@ -14,8 +14,9 @@ from reader_edge.server.api_error import ApiError, error_response
 from reader_edge.server.completion import Json
 from reader_edge.server.endpoints import EVERY_ENDPOINT
 from reader_edge.server.event_stream import ClientDisconnectedError, unless_disconnected
-from reader_edge.server.model_pool import LoadedModel, ModelPool, ServedModel
+from reader_edge.server.model_pool import ModelPool
 from reader_edge.server.request_log import LEFT_STATUS, note_of
+from reader_edge.server.served_model import LoadedModel, ServedModel
 from reader_edge.server.settings import ServerSettings
 
 

@@ -13,8 +13,9 @@ from reader_edge.server.api_error import ApiError, Handler, agreed, api_error, i
 from reader_edge.server.completion import Json
 from reader_edge.server.ignored_fields import LeftOut
 from reader_edge.server.json_body import read_values
-from reader_edge.server.model_pool import ModelPool, ServedModel
+from reader_edge.server.model_pool import ModelPool
 from reader_edge.server.schema import JsonObject, decode
+from reader_edge.server.served_model import ServedModel
 from reader_edge.server.settings import ServerSettings
 
 # Of llama.cpp's server, of others that took these paths, and of LM Studio.

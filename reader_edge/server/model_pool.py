@@ -4,85 +4,22 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from reader_edge.server.api_error import ApiError, no_model
 from reader_edge.server.draft_endpoint import DraftEndpoint
-from reader_edge.server.endpoint import Endpoint
 from reader_edge.server.endpoints import make_endpoints
 from reader_edge.server.metrics import Metrics
 from reader_edge.server.openai.response_store import ResponseStore
 from reader_edge.server.request_log import public_sentence
+from reader_edge.server.served_model import LoadedModel, ServedModel
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine
 from reader_edge_runtime.errors import BusyError, ClosedError, ConfigError, ReaderEdgeError
-from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.text.tokenizer import Tokenizer
 
-State = Literal["loaded", "loading", "unloaded"]
-
-_TICK_S = 0.05
+_TICK_S, _AWAY_S = 0.05, 1.0  # between looks at a model that is to be unloaded
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedModel:
-    """An engine, what answers by it at each path, and to devices."""
-
-    engine: AsyncEngine
-    endpoints: Mapping[str, Endpoint[Any]]
-    drafts: DraftEndpoint
-
-    @property
-    def is_answering(self) -> bool:
-        """Whether it has requests, be they of devices that are away."""
-        return self.engine.num_running + self.engine.num_waiting > 0
-
-
-@dataclass(eq=False, slots=True)
-class ServedModel:
-    """load: its engine, which takes a while. loaded: None while it is not. num_leases: requests that have it.
-
-    is_leaving: whether it gets no further requests, so that it can be unloaded. waiters: requests that wait for it.
-    keep_s: how long it stays behind its last request, which was at used_s.
-    """
-
-    name: str
-    package: ModelPackage
-    load: Callable[[], AsyncEngine]
-    loaded: LoadedModel | None = None
-    loading: "asyncio.Future[None] | None" = None
-    num_leases: int = 0
-    is_leaving: bool = False
-    waiters: list["asyncio.Future[LoadedModel]"] = field(default_factory=list)
-    keep_s: float = math.inf
-    used_s: float = -math.inf
-    expiry: asyncio.TimerHandle | None = None
-    text: Tokenizer | None = None
-
-    @property
-    def state(self) -> State:
-        return "loaded" if self.loaded is not None else "loading" if self.loading is not None else "unloaded"
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether requests keep it from being unloaded."""
-        return self.num_leases > 0 or (self.loaded is not None and self.loaded.is_answering)
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """Of its package, also where it is not loaded: then it is opened, which may take a second."""
-        if self.loaded is not None:
-            return self.loaded.engine.engine.tokenizer
-        self.text = self.text or Tokenizer.open(self.package)
-        return self.text
-
-    @property
-    def sampling(self) -> Mapping[str, float]:
-        """As of an engine."""
-        return self.package.manifest.sampling if self.loaded is None else self.loaded.engine.engine.sampling
 
 
 class ModelPool:
@@ -336,13 +273,12 @@ class ModelPool:
 
     async def _unload_if_idle(self, model: ServedModel) -> None:
         async with self._turn:
-            is_over = model.used_s + model.keep_s <= time.monotonic()
-            if is_over and not model.is_busy and not model.waiters:
+            if model.used_s + model.keep_s > time.monotonic() or model.num_leases or model.waiters:
+                return  # their end has a time of its own
+            if not model.is_busy:
                 await self._unload(model)
-            elif (
-                is_over and model.loaded is not None and not model.num_leases
-            ):  # devices' answers, which end without a word
-                model.expiry = asyncio.get_running_loop().call_later(1.0, self._expire, model)
+            else:  # devices' answers end without a word
+                model.expiry = asyncio.get_running_loop().call_later(_AWAY_S, self._expire, model)
 
 
 def _not_loaded(name: str, error: ReaderEdgeError) -> ApiError:

@@ -15,9 +15,10 @@ from reader_edge import __version__
 from reader_edge.server.api_error import NO_EMBEDDINGS, ApiError, agreed, api_error, refusing
 from reader_edge.server.completion import Json
 from reader_edge.server.ignored_fields import LeftOut
-from reader_edge.server.model_pool import ModelPool, ServedModel
+from reader_edge.server.model_pool import ModelPool
 from reader_edge.server.ollama.endpoints import check_ollama_model, now, read_ollama_values, utc
 from reader_edge.server.schema import JsonObject, decode
+from reader_edge.server.served_model import ServedModel
 from reader_edge.server.settings import ServerSettings, tagged
 from reader_edge_runtime.package.manifest import Manifest
 

@@ -18,7 +18,8 @@ from click.testing import CliRunner
 from reader_edge.cli import main
 from reader_edge.server import event_stream
 from reader_edge.server.app import make_app
-from reader_edge.server.model_pool import ModelPool, ServedModel
+from reader_edge.server.model_pool import ModelPool
+from reader_edge.server.served_model import ServedModel
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine, Engine, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.errors import PackageError
