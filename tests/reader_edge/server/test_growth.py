@@ -288,8 +288,8 @@ IGNORED: Mapping[str, Fields] = {
     CHAT: {"user": [[]] * 200_000, "messages": [USER | {"annotations": [[]] * 200_000}]},
     "/v1/completions": {"metadata": [[]] * 200_000, "stream_options": {"include_obfuscation": [[]] * 200_000}},
     RESPONSES: {"user": [[]] * 200_000, "reasoning": {"summary": [[]] * 200_000}},
-    "/api/chat": {"keep_alive": [[]] * 200_000, "options": {"num_ctx": [[]] * 200_000}},
-    "/api/generate": {"keep_alive": [[]] * 200_000},
+    "/api/chat": {"truncate": [[]] * 200_000, "options": {"num_ctx": [[]] * 200_000}},
+    "/api/generate": {"truncate": [[]] * 200_000},
 }
 
 
