@@ -14,7 +14,7 @@ CEILINGS = {  # lines of a room, raised only in the commit that says why
     "wings": ("*.py", 3_650),
     "native": ("*", 9_000),
     "tests": ("*.py", 67_610),  # clients tried; several models a server; what clients sent; texts outlive the process
-    "reader_edge/server": ("*.py", 7_420),  # three interfaces; several models; heartbeats; responses as Codex has them
+    "reader_edge/server": ("*.py", 7_430),  # three interfaces; several models; heartbeats; responses as Codex has them
     "reader_edge/bench": ("*.py", 1_350),
     "benchmarks": ("*.py", 5_250),
     "scripts": ("*", 1_840),  # what a workspace brings to edits

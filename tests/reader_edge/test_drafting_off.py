@@ -37,6 +37,7 @@ OTHERS = {
         "tune",
         "train-drafter",
         "forget",
+        "launch",
         "datastore build",
         "datastore info",
     ),

@@ -186,7 +186,7 @@ def test_what_has_no_place_beside_a_server_is_shown(sent: list[str | None], engi
         (["some-model", "-p", "a"], 2, "leave some-model out"),
         (["-p", "a", "--threads", "2"], 2, "runs elsewhere"),
         (["-p", "a", "--session", str(tmp_path / "s")], 2, "leave --server out"),
-        (["-p", "a", "--draft-model", str(empty)], 2, "history and datastores"),
+        (["-p", "a", "--draft-model", str(empty)], 2, "history, workspace and datastores"),
     ]
     for arguments, code, words in wrong:
         result = run(*arguments)
