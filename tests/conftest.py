@@ -1,6 +1,7 @@
 """Fixtures of all tests: the demo package, and held-out documents it was not trained on."""
 
 import atexit
+import gc
 import json
 import os
 import re
@@ -94,6 +95,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     What starts the workers has the kernels of drafting compiled meanwhile, where they are not yet.
     """
+    gc.disable()  # until all is collected
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     if worker is None:
         names_none = config.args_source is not pytest.Config.ArgsSource.ARGS
@@ -141,6 +143,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.fast)
     # What takes long begins first (--no-loadscope-reorder), so that no worker is left with it at the end.
     items.sort(key=_rank)
+
+
+def pytest_collection_finish() -> None:
+    """Cycles are looked for among what tests make: imports and thousands of tests stay to the end."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
