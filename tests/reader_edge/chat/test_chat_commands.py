@@ -9,7 +9,8 @@ import pytest
 from reader_edge.chat.chat import Chat
 from reader_edge.chat.sampling_options import SamplingOptions
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig, SamplingConfig
-from tests.reader_edge.package_copy import PackageCopy
+from tests.conftest import make_as_new
+from tests.reader_edge.package_copy import CHAT_TEMPLATE, PackageCopy
 
 CONFIG = GenerationConfig(max_tokens=8, ignores_eos=True)
 OWN = {"temperature": 0.9, "top_k": 40, "top_p": 0.95}
@@ -34,11 +35,18 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> Type:
     return type_lines
 
 
+@pytest.fixture(scope="module")
+def chat_engine(demo_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    package = PackageCopy(demo_folder, tmp_path_factory.mktemp("chat") / "package")
+    package.write_file("chat_template.jinja", CHAT_TEMPLATE.encode())
+    package.change_manifest(sampling=OWN)
+    return Engine.load(package.folder, EngineConfig(is_calibrated=False, is_probed=False))
+
+
 @pytest.fixture
-def chat(chat_package: PackageCopy) -> Chat:
-    chat_package.change_manifest(sampling=OWN)
-    engine = Engine.load(chat_package.folder, EngineConfig(is_calibrated=False, is_probed=False))
-    return Chat(engine, CONFIG, None, False, False)
+def chat(chat_engine: Engine) -> Chat:
+    make_as_new(chat_engine)
+    return Chat(chat_engine, CONFIG, None, False, False)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from msgspec import msgpack
 
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ConfigError, FrameError, ProviderError
+from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
 from reader_edge_runtime.execution.pipeline.following_stage import MAX_CACHES, FollowingStage
 from reader_edge_runtime.execution.pipeline.handshake import (
     FACT_FRAMES,
@@ -49,6 +50,12 @@ FACTS = {
     "kernels": "0123456789abcdef",
     "instruction set": "avx512",
 }
+
+
+@pytest.fixture(scope="module")
+def first_stage(split_demo: Callable[[int], Path]) -> HostStage:
+    """The first of two, which keeps nothing: caches are its `FollowingStage`'s."""
+    return open_stages(split_demo(2))[0]
 
 
 def test_heads_and_greetings_come_out_as_they_went_in() -> None:
@@ -216,14 +223,13 @@ def test_a_pass_larger_than_a_frame_is_refused_where_it_is_made() -> None:
         new_frame(CacheStep(SWAP, (0, 0), ())),
     ],
 )
-def test_known_attacks_are_refused(data: bytes, split_demo: Callable[[int], Path]) -> None:
-    stage = FollowingStage(open_stages(split_demo(2))[0])
+def test_known_attacks_are_refused(data: bytes, first_stage: HostStage) -> None:
     with memory_limit(MAX_BYTES), pytest.raises(FrameError):
-        stage.answer(CLIENT, memoryview(data), None)
+        FollowingStage(first_stage).answer(CLIENT, memoryview(data), None)
 
 
-def test_a_second_pass_beyond_the_context_is_refused(split_demo: Callable[[int], Path]) -> None:
-    stage = FollowingStage(open_stages(split_demo(2))[0])
+def test_a_second_pass_beyond_the_context_is_refused(first_stage: HostStage) -> None:
+    stage = FollowingStage(first_stage)
     most = stage.stage.manifest.max_context
     new = CacheStep(NEW, (), (1, most))
     for length, is_taken in ((most - 3, True), (most - 2, False)):
@@ -244,10 +250,8 @@ def test_a_residual_stream_of_another_size_is_refused(split_demo: Callable[[int]
             stage.answer(CLIENT, memoryview(new_frame()), wrong)
 
 
-def test_a_pass_without_memory_leaves_no_rows(
-    split_demo: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stage = FollowingStage(open_stages(split_demo(2))[0])
+def test_a_pass_without_memory_leaves_no_rows(first_stage: HostStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = FollowingStage(first_stage)
     again = PassFrame(1, [], (0, 0), Pass(0, [TREE], [range(1)]), 1).packed()
     stage.answer(CLIENT, memoryview(new_frame()), None)
     with monkeypatch.context() as patch:
@@ -258,8 +262,8 @@ def test_a_pass_without_memory_leaves_no_rows(
         stage.answer(CLIENT, memoryview(again), None)
 
 
-def test_of_too_many_caches_the_oldest_is_forgotten(split_demo: Callable[[int], Path]) -> None:
-    stage = FollowingStage(open_stages(split_demo(2))[0])
+def test_of_too_many_caches_the_oldest_is_forgotten(first_stage: HostStage) -> None:
+    stage = FollowingStage(first_stage)
     new, wanted = [CacheStep(NEW, (), (1, 16))], Pass(0, [TREE], [range(1)])
     for cache in range(MAX_CACHES + 1):
         stage.answer(CLIENT, memoryview(PassFrame(cache, new, (0,), wanted, 1).packed()), None)
