@@ -275,6 +275,15 @@ def max_tokens(default: int) -> Callable[[Callable[..., T]], Callable[..., T]]:
     return click.option("-n", "--max-tokens", type=MAX_TOKENS, default=default, show_default=True, help=words)
 
 
+reasoning_budget = click.option(
+    "--reasoning-budget",
+    "max_reasoning_tokens",
+    type=IntegerRange(0, 2**31 - 1),
+    metavar="N",
+    help="Most tokens that the model thinks before it answers. Default: any number.",
+)
+
+
 def check_server_installed() -> None:
     """Raise InstallationError unless the extra "serve" is here."""
     from reader_edge_runtime.errors import InstallationError

@@ -46,6 +46,7 @@ class OutputOptions:
 @click.argument("dash", required=False, metavar="[-]", callback=dash_alone)
 @options.of(PromptInput, "prompt", "system")
 @options.max_tokens(512)
+@options.reasoning_budget
 @options.of(SamplingOptions)
 @options.stop
 @options.engine

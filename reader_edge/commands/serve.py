@@ -109,6 +109,7 @@ class Limits:
     """
 
     max_tokens: int
+    max_reasoning_tokens: int | None
     max_answer_s: Annotated[float, Range(1)] = 600.0
     max_kept_responses: Annotated[int, Range(0, 100_000)] = 0
 
@@ -129,6 +130,7 @@ class Limits:
     "--strict-fields", is_flag=True, help="Refuse fields of requests that are unknown here, or have no effect."
 )
 @options.max_tokens(4096)
+@options.reasoning_budget
 @options.of(Limits)
 @options.of(Log)
 @options.engine
@@ -187,6 +189,7 @@ def serve(
         model_name=names[0],
         api_keys=place.keys(),
         max_tokens=limits.max_tokens,
+        max_reasoning_tokens=limits.max_reasoning_tokens,
         max_choices=max_choices,
         max_answer_s=limits.max_answer_s,
         logs_prompts=log.logs_prompts,

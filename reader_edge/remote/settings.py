@@ -56,6 +56,7 @@ class Settings(Struct, forbid_unknown_fields=True):
     ignores_eos: bool = False
     is_drafted: bool = True
     is_scored: bool = False
+    max_reasoning_tokens: int | None = None
     cache_salt: Annotated[str, Meta(max_length=MAX_SALT_CHARACTERS)] = ""
     sampling: _Sampling | None = None
     grammar: _Grammar | None = None

@@ -22,11 +22,13 @@ from reader_edge.server.request_log import LEFT_STATUS, note_of
 from reader_edge.server.schema import JsonObject, decode
 from reader_edge.server.settings import ServerSettings
 from reader_edge.server.tool_grammar import enforced_arguments
-from reader_edge_runtime import AsyncEngine, Conversation, GenerationResult
+from reader_edge_runtime import AsyncEngine, Conversation, GenerationConfig, GenerationResult
+from reader_edge_runtime.text.conversation import Encodable
 from reader_edge_runtime.text.tokenizer import Tokenizer
 from reader_edge_runtime.text.tool_calls.call_parser import ToolCallParser
 
 Body = TypeVar("Body", bound=JsonObject)
+_EFFORT = "reasoning_effort"  # a template that knows it has a variable of that name
 
 
 class Endpoint(ABC, Generic[Body]):
@@ -118,8 +120,14 @@ class Endpoint(ABC, Generic[Body]):
         more answers in a format than there ever is room for.
         """
         completion = self._completion_request(body)
-        salts = [self._settings.salt(caller, config.cache_salt) for config in completion.configs]
-        configs = [replace(each, cache_salt=salt) for each, salt in zip(completion.configs, salts, strict=True)]
+        configs = [
+            replace(
+                config,
+                cache_salt=self._settings.salt(caller, config.cache_salt),
+                max_reasoning_tokens=self._reasoning_budget(prompt, config),
+            )
+            for prompt, config in zip(completion.prompts, completion.configs, strict=True)
+        ]
         completion = replace(completion, configs=configs)
         if not self._tokenizer.has_chat_template and any(isinstance(each, Conversation) for each in completion.prompts):
             raise ApiError(
@@ -132,6 +140,11 @@ class Endpoint(ABC, Generic[Body]):
         if self._engine.engine.is_greedy and not completion.names_temperature:
             return completion.greedy()
         return completion
+
+    def _reasoning_budget(self, prompt: Encodable, config: GenerationConfig) -> int | None:
+        args = prompt.template_args if isinstance(prompt, Conversation) else {}
+        effort = None if _EFFORT in self._tokenizer.chat_source else args.get(_EFFORT)
+        return self._settings.reasoning_budget(config.max_reasoning_tokens, effort, config.max_tokens)
 
     @classmethod
     async def read_values(cls, request: Request, settings: ServerSettings) -> object:

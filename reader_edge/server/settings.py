@@ -9,6 +9,8 @@ MAX_CHOICES = 16
 _LATEST = ":latest"
 LIMIT_HEADER = "X-Max-Tokens-Limit"
 LEFT_OUT_HEADER = "X-Schema-Left-Out"
+# Of an answer, for thoughts, as OpenRouter has it: some of it is always left to say.
+_EFFORTS = {"none": 0.0, "minimal": 0.1, "low": 0.2, "medium": 0.5, "high": 0.8, "xhigh": 0.95}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,8 @@ class ServerSettings:
     whose connection was lost. logs_prompts: whether the log says the prompts. shares_between_keys: whether prompts and
     answers of one key's holders hasten those of others. refused_fields: which fields without effect are refused.
     unloads: whether models are unloaded, as clients ask for.
-    max_kept_responses: that clients may go on from, in memory.
+    max_kept_responses: that clients may go on from, in memory. max_reasoning_tokens: of requests without a budget of
+    their own; None: any number.
     """
 
     model_name: str
@@ -39,6 +42,7 @@ class ServerSettings:
     refused_fields: RefusedFields = "none"
     unloads: bool = False
     max_kept_responses: int = 0
+    max_reasoning_tokens: int | None = None
 
     def is_served(self, name: str) -> bool:
         """Whether a client means the model by this name: with its tag or without, and `:latest` behind either.
@@ -63,6 +67,15 @@ class ServerSettings:
         if requested is None or 1 <= requested <= self.max_tokens:
             return requested or self.max_tokens, {}
         return self.max_tokens, {LIMIT_HEADER: str(self.max_tokens)}
+
+    def reasoning_budget(self, requested: int | None, effort: object, max_tokens: int) -> int | None:
+        """`GenerationConfig.max_reasoning_tokens` of a request: its own budget, else the lesser of what its effort is
+        worth and the server's. effort: a word that the model's template does not know; None for none."""
+        if requested is not None:
+            return requested
+        share = _EFFORTS.get(effort) if isinstance(effort, str) else None
+        budgets = self.max_reasoning_tokens, None if share is None else int(share * max_tokens)
+        return min((budget for budget in budgets if budget is not None), default=None)
 
 
 def tagged(name: str) -> str:

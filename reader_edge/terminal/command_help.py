@@ -7,7 +7,10 @@ import click
 _GROUPS = {  # titles, and the parameters under each, whatever command has them
     "Conversation": ("prompt", "system", "session_file", "template_args", "raw", "is_text_literal"),
     "Serving": ("host", "port", "api_key_file", "name", "models_folder", "max_bytes", "idle_s", "strict_fields"),
-    "Limits": ("max_tokens", "stop", "max_batch", "max_waiting", "max_kv_bytes", "max_answer_s", "max_kept_responses"),
+    "Limits": (
+        *("max_tokens", "max_reasoning_tokens", "stop"),
+        *("max_batch", "max_waiting", "max_kv_bytes", "max_answer_s", "max_kept_responses"),
+    ),
     "Sampling": (
         *("temperature", "top_k", "top_p", "min_p", "seed", "is_greedy"),
         *("repetition_penalty", "frequency_penalty", "presence_penalty"),

@@ -60,6 +60,7 @@ class GenerationOptions(TypedDict, total=False):
     num_top_logprobs: int | None
     wants_prompt_logprobs: bool | None
     splits_thinking: bool | None
+    max_reasoning_tokens: int | None
     is_scored: bool | None
     acceptance: AcceptanceRule | None
     cache_salt: str | None

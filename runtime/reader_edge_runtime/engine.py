@@ -23,6 +23,7 @@ from reader_edge_runtime.call_options import (
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, Grammar
 from reader_edge_runtime.decoding.choosing.grammar import Grammars
 from reader_edge_runtime.decoding.choosing.grammar_process import Vocabulary
+from reader_edge_runtime.decoding.choosing.reasoning_budget import within_budget
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.draft_permission import DraftPermission
 from reader_edge_runtime.decoding.request import Request
@@ -39,7 +40,7 @@ from reader_edge_runtime.generation_config import chosen_sampling
 from reader_edge_runtime.measuring.cost_cache import forget_cost
 from reader_edge_runtime.measuring.width_probe import WidthReport
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.text.conversation import Encodable, Message
+from reader_edge_runtime.text.conversation import Encodable, Message, without_thinking
 from reader_edge_runtime.text.output_format import OutputFormat
 from reader_edge_runtime.text.tokenizer import Tokenizer
 from reader_edge_runtime.untrusted.user_input import given_path, short_repr
@@ -206,6 +207,7 @@ class Engine:
         Raises PromptError, ConfigError, or InstallationError for a grammar without the library that follows it.
         """
         config = ruled_config(self.with_sampling(config), self.rule, self.package.manifest.eos_token_ids, self._usual)
+        prompt = without_thinking(prompt) if config.max_reasoning_tokens == 0 else prompt
         token_ids, manifest = self.encode_prompt(prompt), self.package.manifest
         given = prompt, token_ids, config, self.tokenizer
         hints = answer_hints(*given, manifest.max_context) if self.draft_permission.is_on else NO_HINTS
@@ -215,6 +217,7 @@ class Engine:
         end = reading.thinking_end(token_ids, self.tokenizer) if reading.is_thinking else None
         constraint, left_out = (None, ()) if config.grammar is None else self._grammars.constrain(config.grammar, end)
         try:
+            constraint = within_budget(constraint, *given, manifest.vocab_size)
             return Answer(token_ids, config, manifest, self.tokenizer, constraint, hints, reading, left_out)
         except BaseException:
             if constraint is not None:

@@ -163,6 +163,8 @@ class GenerationConfig:
     wants_prompt_logprobs: return the same of the prompt's tokens. The whole prompt is scored, cached parts too.
     splits_thinking: return what the model thinks apart from the text, where its chat template has a form for it. A
         grammar then applies behind a thinking part that the prompt has opened.
+    max_reasoning_tokens: most tokens that the model thinks, where its chat template has a form for that; then the end
+        of the thought is put in its place. With 0, a template that has a switch begins none. None: any number.
     is_scored: add up the log-probabilities of the answer's tokens, at temperature 1.
     acceptance: the rule that decides which drafted tokens are emitted. A rule that is not exact may change the answer.
     cache_salt: what keeps users of one engine apart: a request neither finds the texts of other salts in the KV cache,
@@ -181,6 +183,7 @@ class GenerationConfig:
     num_top_logprobs: Annotated[int, Range(0, 1000)] = 0
     wants_prompt_logprobs: bool = False
     splits_thinking: bool = False
+    max_reasoning_tokens: int | None = None
     is_scored: bool = False
     acceptance: AcceptanceRule = EXACT
     cache_salt: str = ""
@@ -192,6 +195,9 @@ class GenerationConfig:
         require(isinstance(self.prediction, str), "prediction", self.prediction, "a text")
         require(isinstance(self.cache_salt, str), "cache_salt", self.cache_salt, "a text")
         require(isinstance(self.acceptance, AcceptanceRule), "acceptance", self.acceptance, "an AcceptanceRule")
+        if self.max_reasoning_tokens is not None:
+            most = number("max_reasoning_tokens", self.max_reasoning_tokens, int, Range(0))
+            object.__setattr__(self, "max_reasoning_tokens", most)
         stop, ids = (self.stop,) if isinstance(self.stop, str) else self.stop, self.stop_token_ids
         is_list = isinstance(stop, Sequence) and not isinstance(stop, str | bytes)
         is_text = is_list and all(isinstance(text, str) and text for text in stop)

@@ -51,7 +51,7 @@ Display = Literal["summarized", "omitted"]
 
 
 class EnabledThinking(JsonObject, tag_field="type", tag="enabled"):
-    """budget_tokens: for thoughts. display: "omitted" leaves them out of the answer."""
+    """budget_tokens: most of thoughts. display: "omitted" leaves them out of the answer."""
 
     budget_tokens: Annotated[int, Meta(ge=1)]
     display: Display = "summarized"
@@ -165,4 +165,5 @@ class MessagesBody(JsonObject, ignored=_IGNORED, refused="container thread"):
             ),
             stop=self.stop_sequences,
             splits_thinking=True,
+            max_reasoning_tokens=self.thinking.budget_tokens if isinstance(self.thinking, EnabledThinking) else None,
         )

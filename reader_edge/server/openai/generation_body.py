@@ -60,6 +60,9 @@ MaxTokens = Annotated[
         extra_json_schema={"not": {"const": 0}},
     ),
 ]
+# Two of llama.cpp's, vLLM's, and that of Qwen's own service.
+_BUDGETS = "thinking_budget_tokens", "reasoning_budget_tokens", "thinking_token_budget", "thinking_budget"
+Budget = Annotated[int, Meta(ge=-1, description="a whole number of 0 or more, or -1 for as many as there may be")]
 
 
 class Prediction(JsonObject, tag_field="type", tag="content"):
@@ -91,7 +94,7 @@ _REFUSED = """
     dynatemp_range ebnf epsilon_cutoff eta_cutoff extra_body format grammar guidance_scale guided_whitespace_pattern
     json_schema logits_processors lora lora_path negative_prompt no_stop_trim n_predict options penalty_alpha plugins
     prompt_embeds prompt_logprobs reasoning_format regex repeat_last_n samplers smoothing_factor structural_tag think
-    thinking thinking_budget top_a top_n_sigma transforms truncate_prompt_tokens xtc_probability
+    thinking top_a top_n_sigma transforms truncate_prompt_tokens xtc_probability
 """
 
 
@@ -127,6 +130,11 @@ class GenerationBody(JsonObject, ignored=_IGNORED, refused=_REFUSED):
     ignore_eos: bool = False
     cache_salt: Annotated[str, Meta(max_length=MAX_SALT_CHARACTERS)] = ""
     draft: Annotated[bool, Meta(description="false to decode this answer plainly")] = True
+
+    thinking_budget_tokens: Budget | None = None
+    reasoning_budget_tokens: Budget | None = None
+    thinking_token_budget: Budget | None = None
+    thinking_budget: Budget | None = None
 
     prediction: Prediction | None = None
     structured_outputs: StructuredOutputs | None = None
@@ -202,6 +210,7 @@ class GenerationBody(JsonObject, ignored=_IGNORED, refused=_REFUSED):
     def config(self, max_tokens: int, own_sampling: Mapping[str, float] = MappingProxyType({})) -> GenerationConfig:
         """How each answer is to be made, without its format. Raises ApiError and ConfigError."""
         wants_logprobs, num_top_logprobs = self.requested_logprobs()
+        budget = self._reasoning_budget()
         return GenerationConfig(
             max_tokens=max_tokens,
             sampling=chosen_sampling(_SAMPLING | dict(own_sampling), self._sampling()),
@@ -214,7 +223,15 @@ class GenerationBody(JsonObject, ignored=_IGNORED, refused=_REFUSED):
             wants_logprobs=wants_logprobs,
             num_top_logprobs=num_top_logprobs,
             splits_thinking=True,
+            max_reasoning_tokens=max_tokens if budget == -1 else budget,
         )
+
+    def _reasoning_budget(self) -> int | None:
+        """Most tokens of thoughts; -1 for any number, None where no field says it. Raises ApiError."""
+        given = [(name, value) for name in _BUDGETS if (value := getattr(self, name)) is not None]
+        for name, value in given[1:]:
+            agreed(*given[0], name, value)
+        return given[0][1] if given else None
 
     def _sampling(self) -> dict[str, Any]:
         """What the body says of SamplingConfig. Raises ApiError."""

@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 from reader_edge_runtime.text.tool_calls.call_syntax import CALL_BEGIN, CALL_END
 
@@ -50,6 +50,15 @@ class Conversation:
 
 Prompt = str | Sequence[Message]
 Encodable = Prompt | Conversation | Sequence[int]
+
+
+def without_thinking(prompt: Encodable) -> Encodable:
+    """Messages whose template is not to begin a thought, where it has a switch for that and nobody has set it."""
+    if not isinstance(prompt, Conversation):
+        if not isinstance(prompt, list | tuple) or not prompt or not isinstance(prompt[0], Mapping):
+            return prompt
+        prompt = Conversation(cast(Sequence[Message], prompt))
+    return replace(prompt, template_args={"enable_thinking": False, **prompt.template_args})
 
 
 def text_of(message: Message) -> str:

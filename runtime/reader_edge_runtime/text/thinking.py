@@ -96,6 +96,11 @@ class ThinkingReader:
         """Whether what comes next is thought, as far as it is known."""
         return self._is_inside
 
+    @property
+    def may_begin(self) -> bool:
+        """Whether a further thinking part may begin."""
+        return self._may_begin or self._tags.is_repeated
+
     def push(self, text: str, is_last: bool) -> tuple[str, str]:
         """What a further piece of an answer thinks, and what it says. is_last: with it the answer ends."""
         self._buffer += text

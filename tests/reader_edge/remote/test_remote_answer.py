@@ -222,6 +222,7 @@ CONFIG = GenerationConfig(
     ignores_eos=True,
     is_drafted=False,
     is_scored=True,
+    max_reasoning_tokens=3,
     cache_salt="mine",
 )
 

@@ -84,7 +84,7 @@ def test_an_unknown_name_is_in_no_line_of_a_refusal(
     assert lines.only()["error"] == "There is no field of this name: leave it out."
 
 
-@pytest.mark.parametrize("name", ["grammar", "max_output_tokens", "thinking_budget", "images"])
+@pytest.mark.parametrize("name", ["grammar", "max_output_tokens", "reasoning_format", "images"])
 def test_what_other_servers_would_answer_otherwise_for_is_refused_by_name(served: Served, name: str) -> None:
     body = {"model": "demo", "messages": [{"role": "user", "content": "Hi", name: "a"}]} if name == "images" else BODY
     refused = served.post(CHAT, body if name == "images" else body | {name: "a"})
