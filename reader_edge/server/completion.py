@@ -20,12 +20,14 @@ from reader_edge_runtime import (
 )
 from reader_edge_runtime.errors import ClosedError
 from reader_edge_runtime.text.conversation import Conversation, Encodable
+from reader_edge_runtime.text.tokenizer import Tokenizer
 from reader_edge_runtime.text.tool_calls.call_parser import ToolCallParser
 from reader_edge_runtime.text.tool_calls.tool_use import AnswerDelta, ToolUse
 
 Json = dict[str, object]
 SEED_HEADER = "X-Seed"
 
+NO_FIM = "the model here has no fill-in-the-middle tokens: ask one that has, as Qwen2.5-Coder."
 _MAX_LEFT_OUT = 16  # parts of a schema that a header names
 
 THOUGHT = -2  # in place of a call's number: what the model thinks before it answers
@@ -58,6 +60,20 @@ class CompletionRequest:
     def with_headers(self, headers: Mapping[str, str]) -> "CompletionRequest":
         """The same with further headers of its answer."""
         return replace(self, headers={**self.headers, **headers})
+
+    def filling_in(self, tokenizer: Tokenizer, suffix: str) -> "CompletionRequest":
+        """The same for what stands between each prompt, a text, and the suffix. Raises ApiError and PromptError."""
+        form = tokenizer.fill_in_middle
+        if form is None:
+            raise ApiError(400, f"'suffix' is given, but {NO_FIM}", "suffix", "unsupported_parameter")
+        if not all(isinstance(each, str) for each in self.prompts):
+            raise ApiError(400, "'suffix' stands beside prompts that are texts: give 'prompt' as one.", "suffix")
+        encoded = {each: tokenizer.encode_infill(str(each), suffix) for each in set(map(str, self.prompts))}
+        configs = [
+            replace(each, stop_token_ids=(*each.stop_token_ids, *form.end_ids), splits_thinking=False)
+            for each in self.configs
+        ]
+        return replace(self, prompts=[encoded[str(each)] for each in self.prompts], configs=configs)
 
     def greedy(self) -> "CompletionRequest":
         """The same at temperature 0."""

@@ -8,6 +8,8 @@ from starlette.routing import Route
 from reader_edge.server.anthropic.endpoints import CountTokensEndpoint, MessagesEndpoint
 from reader_edge.server.api_error import NO_EMBEDDINGS, refusing
 from reader_edge.server.endpoint import Endpoint
+from reader_edge.server.llama_cpp.infill import InfillEndpoint
+from reader_edge.server.llama_cpp.tokens import DetokenizeEndpoint, TokenizeEndpoint
 from reader_edge.server.metrics import Metrics
 from reader_edge.server.ollama.endpoints import GenerateEndpoint, OllamaChatEndpoint
 from reader_edge.server.openai.chat_completions import ChatEndpoint
@@ -30,7 +32,12 @@ ANTHROPIC_ENDPOINTS: Mapping[str, type[Endpoint[Any]]] = {
     "/v1/messages": MessagesEndpoint,
     "/v1/messages/count_tokens": CountTokensEndpoint,
 }
-EVERY_ENDPOINT = {**ENDPOINTS, **OLLAMA_ENDPOINTS, **ANTHROPIC_ENDPOINTS}
+LLAMA_CPP_ENDPOINTS: Mapping[str, type[Endpoint[Any]]] = {
+    "/infill": InfillEndpoint,
+    "/tokenize": TokenizeEndpoint,
+    "/detokenize": DetokenizeEndpoint,
+}
+EVERY_ENDPOINT = {**ENDPOINTS, **OLLAMA_ENDPOINTS, **ANTHROPIC_ENDPOINTS, **LLAMA_CPP_ENDPOINTS}
 PATHS = tuple(ENDPOINTS)
 
 
@@ -46,12 +53,8 @@ def refusing_routes() -> list[Route]:
     """Routes that refuse in one sentence what clients of other servers want."""
     return [
         Route("/v1/embeddings", refusing(400, NO_EMBEDDINGS), methods=["POST"]),
-        *(Route(path, refusing(404, _INSIDE), methods=["GET", "POST"]) for path in ("/props", "/slots")),
-        *(Route(path, refusing(404, _TOKENS), methods=["POST"]) for path in ("/tokenize", "/detokenize")),
+        Route("/slots", refusing(404, _INSIDE), methods=["GET", "POST"]),
     ]
 
 
-_INSIDE = (
-    "The server does not show its slots: '/v1/models' names the model and its context, '/metrics' has its figures."
-)
-_TOKENS = "The server does not tokenize by itself: 'usage' of an answer counts tokens, and prompts may be token ids."
+_INSIDE = "The server does not show its slots: '/props' describes the model, '/metrics' has figures of all requests."

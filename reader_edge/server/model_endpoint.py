@@ -28,7 +28,9 @@ class ModelEndpoint:
         self._kind = kind = EVERY_ENDPOINT[path]
         self._pool = pool
         self._settings = settings
-        self._is_streamed = next(each.default for each in structs.fields(kind.body_type) if each.name == "stream")
+        self._is_streamed = next(
+            (each.default for each in structs.fields(kind.body_type) if each.name == "stream"), False
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)

@@ -1,5 +1,6 @@
 """Which models there are, in the words of OpenAI, LM Studio and llama.cpp's server, and requests to load and unload."""
 
+import asyncio
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -9,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+import reader_edge
 from reader_edge.server.api_error import ApiError, Handler, agreed, api_error, interface_of, no_model, refusing
 from reader_edge.server.completion import Json
 from reader_edge.server.ignored_fields import LeftOut
@@ -60,6 +62,7 @@ class ModelLists:
     def routes(self) -> list[Route]:
         return [
             *self._loading_routes(),
+            Route("/props", self._props),
             Route("/v1/models", self._models_handler(self._of_openai)),
             Route("/v1/models/{name:path}", self._models_handler(self._of_openai)),
             Route("/api/v1/models", self._studio_models),
@@ -103,6 +106,30 @@ class ModelLists:
         except Exception as error:
             return api_error(error).response()
         return JSONResponse({"success": True, "instance_id": model.name})
+
+    async def _props(self, request: Request) -> Response:
+        """A model in the words of llama.cpp's server, the first one where none is named; no path of this machine."""
+        try:
+            name = request.query_params.get("model")
+            model = self._pool.find(name) if name else self._pool.first
+        except ApiError as error:
+            return error.response()
+        if name and self._pool.is_fixed and not self._settings.is_served(name):
+            return no_model(name, model.name).response()
+        loaded = model.loaded
+        tokenizer = await asyncio.to_thread(lambda: model.tokenizer)
+        return JSONResponse(
+            {
+                "default_generation_settings": {
+                    "n_ctx": model.package.manifest.max_context,
+                    "params": dict(model.sampling) | {"n_predict": self._settings.max_tokens},
+                },
+                "total_slots": 0 if loaded is None else loaded.engine.engine.decoder.config.max_batch,
+                **{"model_path": model.name, "model_alias": model.name, "chat_template": tokenizer.chat_source},
+                **{"build_info": f"reader-edge {reader_edge.__version__}", "is_sleeping": loaded is None},
+                "modalities": {"vision": False, "audio": False},
+            }
+        )
 
     def _models_handler(self, describe: Callable[[ServedModel], Json]) -> Handler:
         """The handler of the list of models, and of a model by name."""

@@ -108,7 +108,8 @@ def _with_limits(schema: Schema, limits: Mapping[str, Schema]) -> Schema:
     is_free = {name: each.get("enum") is None for name, each in properties.items()}
     is_free["prompt"] = properties.get("prompt", {}).get("type") != "string"  # Ollama's is one text
     own = {name: limits[name] for name in properties if name in limits and is_free[name]}
-    required = ["model", *schema["required"]]
+    is_named = properties["model"].get("default", "") is not None
+    required = [*(["model"] if is_named else []), *schema["required"]]
     condition = _LIKELY_TOKENS_COME_WITH_LOGPROBS if properties.get("logprobs", {}).get("type") == "boolean" else {}
     return {**schema, "properties": properties | own, "required": required, **condition}
 
@@ -215,6 +216,9 @@ _ANSWERS: Mapping[str, Schema] = {
         ),
     ),
     "/v1/messages/count_tokens": object_of(input_tokens=_COUNT),
+    "/infill": object_of(content=TEXT, stop={"type": "boolean"}, model=TEXT),
+    "/tokenize": object_of(tokens={"type": "array"}, count=_COUNT, max_model_len=_COUNT),
+    "/detokenize": object_of(content=TEXT, prompt=TEXT),
     "/api/chat": _ollama_answer(message=object_of(role={"const": "assistant"}, content=TEXT)),
     "/api/generate": _ollama_answer(response=TEXT),
 }

@@ -213,21 +213,22 @@ class OllamaChatBody(OllamaBody, ignored="system", refused="prompt suffix"):  # 
 
 
 class GenerateBody(OllamaBody, refused="height messages steps tools width"):
-    """What `/api/generate` takes. raw: the prompt is taken as it is, without the model's chat template."""
+    """What `/api/generate` takes. raw: the prompt is taken as it is, without the model's chat template. suffix: the
+    answer is filled in between the prompt and this."""
 
-    read_once = ("prompt", "system", "format")
+    read_once = ("prompt", "system", "suffix", "format")
 
     prompt: str = ""
     system: str = ""
     raw: bool = False
-    suffix: Annotated[Literal[""], UNSUPPORTED] = ""
+    suffix: Annotated[str, Meta(description="the text behind what is filled in")] = ""
     template: Annotated[Literal[""], UNSUPPORTED] = ""
     context: Annotated[tuple[Any, ...], Meta(max_length=0), UNSUPPORTED] = ()
     images: Images = ()
 
     @property
     def is_empty(self) -> bool:
-        return not self.prompt
+        return not self.prompt and not self.suffix
 
     @property
     def thinks(self) -> bool:
@@ -236,7 +237,9 @@ class GenerateBody(OllamaBody, refused="height messages steps tools width"):
     def prompt_of(self, use: ToolUse, has_template: bool) -> Encodable:
         if self.raw and self.system:
             raise ApiError(400, "'system' has no place in a 'raw' prompt: write it into the prompt.", "system")
-        if self.raw:
+        if self.suffix and self.system:
+            raise ApiError(400, "'system' has no place beside 'suffix': leave it out.", "system")
+        if self.raw or self.suffix:
             return self.prompt
         if not has_template:
             return f"{self.system}\n\n{self.prompt}" if self.system else self.prompt

@@ -186,6 +186,10 @@ class GenerateEndpoint(OllamaEndpoint[GenerateBody]):
     body_type = GenerateBody
     stream_type = ResponseLines
 
+    def _completion_request(self, body: GenerateBody) -> CompletionRequest:
+        completion = super()._completion_request(body)
+        return completion.filling_in(self._tokenizer, body.suffix) if body.suffix else completion
+
     def _fields(self, piece: AnswerPiece, logprobs: list[object]) -> Json:
         output: Json = {"response": piece.text}
         output |= {"thinking": piece.thinking} if piece.thinking else {}

@@ -117,7 +117,10 @@ class OllamaModels:
                     f"{architecture}.attention.head_count": manifest.num_heads,
                     f"{architecture}.attention.head_count_kv": manifest.num_kv_heads,
                 },
-                "capabilities": ["completion", *(["tools"] if tokenizer.has_chat_template else []), *thinking],
+                "capabilities": [
+                    *("completion", *(["tools"] if tokenizer.has_chat_template else []), *thinking),
+                    *([] if tokenizer.fill_in_middle is None else ["insert"]),
+                ],
                 "modified_at": self._since,
             }
         )

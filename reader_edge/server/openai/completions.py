@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Annotated, Literal, cast
+from typing import Annotated, cast
 
 from msgspec import Meta
 
@@ -12,7 +12,6 @@ from reader_edge.server.completion import CompletionRequest, CompletionRun, Json
 from reader_edge.server.openai.choices import ChoicesEndpoint
 from reader_edge.server.openai.generation_body import ChoicesBody
 from reader_edge.server.openai.text_offsets import TextOffsets, prompt_offsets
-from reader_edge.server.schema import UNSUPPORTED
 from reader_edge.server.settings import MAX_CHOICES
 from reader_edge.server.structured_outputs import (
     AnyText,
@@ -36,7 +35,7 @@ _PROMPTS = "a text, a list of token ids, or a list of such"
 class CompletionBody(ChoicesBody, refused="input max_completion_tokens messages tools top_logprobs"):
     """What `/v1/completions` takes."""
 
-    read_once = (*ChoicesBody.read_once, "prompt", "response_format")
+    read_once = (*ChoicesBody.read_once, "prompt", "response_format", "suffix")
 
     prompt: Annotated[str | Annotated[list[int | str | list[int]], Meta(min_length=1)], Meta(description=_PROMPTS)]
     response_format: ResponseFormat = AnyText()
@@ -44,7 +43,7 @@ class CompletionBody(ChoicesBody, refused="input max_completion_tokens messages 
 
     max_tokens: Annotated[int, Meta(ge=-1, description=_COUNT)] | None = None
     echo: bool = False
-    suffix: Annotated[Literal[""], UNSUPPORTED] = ""
+    suffix: Annotated[str, Meta(description="the text behind what is filled in")] = ""
 
     def prompts(self, use: ToolUse) -> Sequence[Encodable]:
         if isinstance(self.prompt, str) or _is_token_ids(self.prompt):
@@ -119,6 +118,10 @@ class CompletionsEndpoint(ChoicesEndpoint[CompletionBody]):
 
     def _completion_request(self, body: CompletionBody) -> CompletionRequest:
         completion = super()._completion_request(body)
+        if body.suffix:
+            if body.echo:
+                raise ApiError(400, "'echo' has no place beside 'suffix': leave one out.", "echo")
+            completion = completion.filling_in(self._tokenizer, body.suffix)
         if body.max_tokens != 0:
             return completion
         # The one token that is decoded is not returned, so nothing about it may end the answer.

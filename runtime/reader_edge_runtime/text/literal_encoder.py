@@ -1,7 +1,7 @@
 """Conversations whose texts hold no control token: those stand only where the chat template put them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tokenizers import AddedToken, models
@@ -13,6 +13,7 @@ from reader_edge_runtime.text.conversation import Conversation
 from reader_edge_runtime.text.template.chat_template import ChatTemplate
 
 _MARK, _INSTEAD = "\U0010fffd", "\ufffd"  # a private character, and what texts get for it beside control tokens
+_SPELLED = "A text spells a control token that this model cannot read as text: leave it out."
 _NEVER = -1e6  # the score of a piece of Unigram's that no text is to be cut into
 
 Match = tuple[int, int, int]  # token id, where it begins and ends in the text
@@ -52,7 +53,7 @@ class LiteralEncoder:
         if own == self._matches(text):
             return list(encoding.ids)
         if self._twin is None:
-            self._twin = self._made_twin()
+            self._twin = _made_twin(self._fast, self._control)
         twin, original = self._twin
         parts, end = [], 0
         for token_id, first, last in own:
@@ -63,7 +64,7 @@ class LiteralEncoder:
         ids = [original.get(i, i) for i in twin.encode("".join(parts), add_special_tokens=False).ids]
         known = self._control.keys() - {self._unknown}
         if [i for i in ids if i in known] != [token_id for token_id, _, _ in own if token_id in known]:
-            raise PromptError("A text spells a control token that this model cannot read as text: leave it out.")
+            raise PromptError(_SPELLED)
         return ids
 
     def _folded(self, character: str) -> str:
@@ -90,24 +91,48 @@ class LiteralEncoder:
         text = "\n".join(_texts(given))
         return any(token in text for token in self._control.values())
 
-    def _made_twin(self) -> tuple[FastTokenizer, dict[int, int]]:
-        """The same tokenizer with placeholders for its control tokens, and what its ids are in the original."""
-        fields = json.loads(self._fast.to_str())
-        fields["post_processor"] = None
-        for token in fields["added_tokens"]:
-            if token["id"] in self._control:
-                token |= {"content": _placeholder(token["id"]), "normalized": False}
-        if fields["model"]["type"] == "Unigram":
-            for piece in fields["model"]["vocab"]:
-                if piece[0] in self._control.values():
-                    piece[1] = _NEVER
-        twin = FastTokenizer.from_str(json.dumps(fields))
-        places = [(twin.token_to_id(token["content"]), token["id"]) for token in fields["added_tokens"]]
-        original = {i: own for i, own in places if i is not None}
-        taken = set(twin.get_vocab(with_added_tokens=False).values())
-        if any(i != own and i in taken for i, own in original.items()):
-            raise TokenizerError("The tokenizer's ids have gaps, so texts cannot be distinguished from control tokens.")
-        return twin, original
+
+def _made_twin(fast: FastTokenizer, control: Mapping[int, str]) -> tuple[FastTokenizer, dict[int, int]]:
+    """The same tokenizer with placeholders for its control tokens, and what its ids are in the original."""
+    fields = json.loads(fast.to_str())
+    fields["post_processor"] = None
+    for token in fields["added_tokens"]:
+        if token["id"] in control:
+            token |= {"content": _placeholder(token["id"]), "normalized": False}
+    if fields["model"]["type"] == "Unigram":
+        for piece in fields["model"]["vocab"]:
+            if piece[0] in control.values():
+                piece[1] = _NEVER
+    twin = FastTokenizer.from_str(json.dumps(fields))
+    places = [(twin.token_to_id(token["content"]), token["id"]) for token in fields["added_tokens"]]
+    original = {i: own for i, own in places if i is not None}
+    taken = set(twin.get_vocab(with_added_tokens=False).values())
+    if any(i != own and i in taken for i, own in original.items()):
+        raise TokenizerError("The tokenizer's ids have gaps, so texts cannot be distinguished from control tokens.")
+    return twin, original
+
+
+class LiteralText:
+    """Encodes texts that are never read as control tokens. sources: texts that name some, as chat templates do."""
+
+    def __init__(self, fast: FastTokenizer, sources: Sequence[str]) -> None:
+        added = fast.get_added_tokens_decoder().items()
+        self._fast = fast
+        self._control = {i: token.content for i, token in added if _is_control(token, sources)}
+        self._unknown = _unknown_id(fast)
+        self._twin, self._original = _made_twin(fast, self._control)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text, without start tokens. Raises PromptError."""
+        usual = list(self._fast.encode(text, add_special_tokens=False).ids)
+        known = self._control.keys() - {self._unknown}
+        if known.isdisjoint(usual):
+            return usual
+        twin = self._twin.encode(text.replace(_MARK, _INSTEAD), add_special_tokens=False)
+        ids = [self._original.get(i, i) for i in twin.ids]
+        if not known.isdisjoint(ids):
+            raise PromptError(_SPELLED)
+        return ids
 
 
 def _is_control(token: AddedToken, sources: Sequence[str]) -> bool:

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from numbers import Integral
 from pathlib import Path
 from typing import cast
@@ -13,7 +14,8 @@ from reader_edge_runtime.errors import PromptError, PromptTooLongError, Tokenize
 from reader_edge_runtime.package.manifest import CHAT_TEMPLATE_NAME, TOKENIZER_NAME, TOOL_TEMPLATE_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.conversation import Conversation, Encodable, Message
-from reader_edge_runtime.text.literal_encoder import LiteralEncoder
+from reader_edge_runtime.text.fill_in_middle import FIM_TOKENS, File, FillInMiddle
+from reader_edge_runtime.text.literal_encoder import LiteralEncoder, LiteralText
 from reader_edge_runtime.text.template.chat_template import ChatTemplate
 from reader_edge_runtime.text.thinking import ThinkingTags
 from reader_edge_runtime.text.tokenizer_file import TokenBytes, library_errors, read_tokenizer
@@ -107,9 +109,41 @@ class Tokenizer:
     def encode(self, text: str, adds_special_tokens: bool = True) -> list[int]:
         """Token ids of a text, with the model's own start tokens unless requested otherwise. Raises PromptError."""
         if adds_special_tokens:
-            self._check_length(text)
+            self.check_length(text)
         with library_errors("The tokenizer cannot encode this text"):
             return list(self._fast.encode(text, add_special_tokens=adds_special_tokens).ids)
+
+    def encode_literal(self, text: str) -> list[int]:
+        """Token ids of a text that is never read as control tokens, without start tokens. Raises PromptError."""
+        self.check_length(text)
+        with library_errors("The tokenizer cannot encode this text"):
+            return self._literal_text.encode(text)
+
+    @cached_property
+    def _literal_text(self) -> LiteralText:
+        sources = () if self._chat_template is None else self._chat_template.sources
+        return LiteralText(self._fast, (*sources, *FIM_TOKENS))
+
+    @cached_property
+    def fill_in_middle(self) -> FillInMiddle | None:
+        """How the model fills in what stands between two texts; None where it has no tokens for it."""
+        return FillInMiddle.of(self._fast)
+
+    def encode_infill(
+        self, prefix: str, suffix: str, files: Sequence[File] = (), max_tokens: int | None = None
+    ) -> list[int]:
+        """Token ids of the prompt for what stands between two texts. Raises PromptError.
+
+        files, max_tokens: as of `FillInMiddle.prompt`.
+        """
+        form = self.fill_in_middle
+        if form is None:
+            raise PromptError("This model has no fill-in-the-middle tokens: serve one that has, as Qwen2.5-Coder.")
+        if max_tokens is not None:  # what can never fit is not even encoded
+            most = max_tokens * self._max_token
+            prefix, suffix = prefix[max(len(prefix) - most, 0) :], suffix[:most]
+            files = [(name[:most], text[:most]) for name, text in files]
+        return form.prompt(self.encode_literal, prefix, suffix, files, max_tokens)
 
     def encode_prompt(self, prompt: Encodable) -> list[int]:
         """Token ids of a text, or of a conversation through the model's chat template; token ids as they are.
@@ -158,7 +192,7 @@ class Tokenizer:
         template = self._used_template()
         conversation = template.sound(conversation)
         text = template.render_sound(conversation)
-        self._check_length(text)
+        self.check_length(text)
         if self._literal is None:
             return self.encode(text, adds_special_tokens=False)
         with library_errors("The tokenizer cannot encode this text"):
@@ -177,7 +211,7 @@ class Tokenizer:
         """Whether a conversation reaches the chat template as it is, and nothing of it is put differently."""
         return self._chat_template is not None and self._chat_template.takes(conversation)
 
-    def _check_length(self, text: str) -> None:
+    def check_length(self, text: str) -> None:
         """Refuse a prompt that cannot fit: the library would take minutes and gigabytes to find that out."""
         if self._max_context is not None and len(text) > self._max_context * self._max_token:
             sentence = (

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import inspect
 
 from reader_edge.server.endpoint import Endpoint
-from reader_edge.server.endpoints import ANTHROPIC_ENDPOINTS, ENDPOINTS
+from reader_edge.server.endpoints import ANTHROPIC_ENDPOINTS, ENDPOINTS, LLAMA_CPP_ENDPOINTS
 
 BODIES: Mapping[str, dict[str, Any]] = {
     "/v1/chat/completions": {"model": "demo", "messages": [{"role": "user", "content": "Hi"}]},
@@ -20,6 +20,11 @@ OLLAMA_BODIES: Mapping[str, dict[str, Any]] = {
 }
 ANTHROPIC_BODIES: Mapping[str, dict[str, Any]] = {
     path: {"model": "demo", "messages": [{"role": "user", "content": "Hi"}]} for path in ANTHROPIC_ENDPOINTS
+}
+LLAMA_CPP_BODIES: Mapping[str, dict[str, Any]] = {
+    "/infill": {"model": "demo", "input_prefix": "Hi", "input_suffix": "."},
+    "/tokenize": {"model": "demo", "content": "Hi"},
+    "/detokenize": {"model": "demo", "tokens": [1]},
 }
 _UNKNOWN = "made_up"
 
@@ -54,7 +59,11 @@ def is_unknown(case: Case) -> bool:
 
 def half_characters() -> list[Case]:
     """For each field, however deep, that takes a text or anything: half a character, alone and as a name."""
-    return [*cases_of_text("\ud800"), *cases_of_text("\ud800", ANTHROPIC_ENDPOINTS, ANTHROPIC_BODIES)]
+    return [
+        *cases_of_text("\ud800"),
+        *cases_of_text("\ud800", ANTHROPIC_ENDPOINTS, ANTHROPIC_BODIES),
+        *cases_of_text("\ud800", LLAMA_CPP_ENDPOINTS, LLAMA_CPP_BODIES),
+    ]
 
 
 def cases_of_text(

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from reader_edge.server.api_error import ApiError, api_error
-from reader_edge.server.endpoints import ANTHROPIC_ENDPOINTS, ENDPOINTS, OLLAMA_ENDPOINTS
+from reader_edge.server.endpoints import ANTHROPIC_ENDPOINTS, ENDPOINTS, LLAMA_CPP_ENDPOINTS, OLLAMA_ENDPOINTS
 from reader_edge.server.ignored_fields import LeftOut, RefusedFields
 from reader_edge.server.ollama.bodies import OllamaChatBody, Options
 from reader_edge.server.openapi import openapi_document
@@ -33,6 +33,7 @@ from tests.reader_edge.server.conftest import Served
 from tests.reader_edge.server.contract_cases import (
     ANTHROPIC_BODIES,
     BODIES,
+    LLAMA_CPP_BODIES,
     OLLAMA_BODIES,
     Case,
     all_cases,
@@ -42,12 +43,13 @@ from tests.reader_edge.server.contract_cases import (
 from tests.reader_edge.server.ollama_requests import assert_refused as assert_refused_by_ollama
 from tests.reader_edge.server.openai.test_refusals import assert_refused
 
-EVERY_ENDPOINT = {**ENDPOINTS, **OLLAMA_ENDPOINTS, **ANTHROPIC_ENDPOINTS}
-EVERY_BODY = {**BODIES, **OLLAMA_BODIES, **ANTHROPIC_BODIES}
+EVERY_ENDPOINT = {**ENDPOINTS, **OLLAMA_ENDPOINTS, **ANTHROPIC_ENDPOINTS, **LLAMA_CPP_ENDPOINTS}
+EVERY_BODY = {**BODIES, **OLLAMA_BODIES, **ANTHROPIC_BODIES, **LLAMA_CPP_BODIES}
 CASES = [
     *all_cases(),
     *all_cases(OLLAMA_ENDPOINTS, OLLAMA_BODIES),
     *all_cases(ANTHROPIC_ENDPOINTS, ANTHROPIC_BODIES),
+    *all_cases(LLAMA_CPP_ENDPOINTS, LLAMA_CPP_BODIES),
 ]
 UNKNOWN = [case for case in CASES if is_unknown(case)]
 

@@ -262,9 +262,8 @@ def test_clients_of_lm_studio_find_the_model(served: Served) -> None:
         ("POST", "/v1/models/load", "'demo' is loaded as long as the server runs"),
         ("POST", "/v1/models/unload", "'demo' is loaded as long as the server runs"),
         ("POST", "/api/v1/models/load", "'demo' is loaded as long as the server runs"),
-        ("GET", "/props", "'/v1/models' names the model and its context"),
         ("GET", "/slots", "'/metrics' has its figures"),
-        ("POST", "/tokenize", "prompts may be token ids"),
+        ("POST", "/infill", "has no fill-in-the-middle tokens"),
     ],
 )
 def test_paths_of_other_servers_are_refused(served: Served, method: str, path: str, words: str) -> None:

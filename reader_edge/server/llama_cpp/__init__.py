@@ -1,0 +1,1 @@
+"""What llama.cpp's server has besides: texts filled in for editors, and tokens."""
