@@ -57,4 +57,4 @@ def refusing_routes() -> list[Route]:
     ]
 
 
-_INSIDE = "The server does not show its slots: '/props' describes the model, '/metrics' has figures of all requests."
+_INSIDE = "The server does not show its slots: '/props' describes the model, '/metrics' has its figures."
