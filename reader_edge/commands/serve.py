@@ -68,13 +68,17 @@ class Loading:
     idle_s: Annotated[float, Range(0, 10**9)] = 0.0
 
     def names(self, models: tuple[str, ...]) -> tuple[str | None, ...]:
-        """What `run` would take for each. Raises ConfigError for a folder without packages."""
+        """What `run` would take for each. A package in the folder that cannot be read is left out, which is reported.
+
+        Raises ConfigError for a folder without packages.
+        """
         from reader_edge_runtime.errors import ConfigError
         from reader_edge_runtime.package.manifest import MANIFEST_NAME
 
         if self.models_folder is None:
             return models or (None,)
-        found = sorted(path.parent for path in self.models_folder.glob(f"*/{MANIFEST_NAME}"))
+        folders = sorted(path.parent for path in self.models_folder.glob(f"[!.]*/{MANIFEST_NAME}"))
+        found = [each for each in folders if _is_readable(each)]
         if not found:
             raise ConfigError(f"'{self.models_folder}' has no packages: name the folder that holds their folders.")
         return *models, *map(str, found)
@@ -83,6 +87,18 @@ class Loading:
     def is_any(self) -> bool:
         """Whether models may come and go, though there be one alone."""
         return self != Loading()
+
+
+def _is_readable(package: Path) -> bool:
+    from reader_edge_runtime.errors import ReaderEdgeError
+    from reader_edge_runtime.package.model_package import ModelPackage
+
+    try:
+        ModelPackage.open(package)
+    except ReaderEdgeError as error:
+        click.echo(f"Left out: {error}", err=True)
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

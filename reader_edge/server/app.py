@@ -61,10 +61,8 @@ def make_app(served: AsyncEngine | ModelPool, settings: ServerSettings) -> Starl
         except Exception as error:
             await refuse_socket(websocket, error)
             return
-        try:
-            await loaded.drafts(websocket)
-        finally:
-            pool.give_back(pool.first)
+        pool.give_back(pool.first)  # which answers keep loaded, and no device that has none
+        await loaded.drafts(websocket)
 
     async def page(request: Request) -> Response:
         return await (await asyncio.to_thread(make_page)).html(request)

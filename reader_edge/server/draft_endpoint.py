@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, partial
 
@@ -48,20 +49,33 @@ _LOG = logging.getLogger(__name__)
 
 
 class DraftEndpoint:
-    """A route's handler."""
+    """A route's handler. on_end: called at the end of each answer."""
 
-    def __init__(self, engine: AsyncEngine, settings: ServerSettings, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        settings: ServerSettings,
+        metrics: Metrics,
+        on_end: Callable[[], None] = lambda: None,
+    ) -> None:
         self.answers = ResumableAnswers(settings.max_away_s)
         self._engine = engine
         self._settings = settings
         self._metrics = metrics
-        self._num_connections = 0
+        self._on_end = on_end
+        self._connections: set[WebSocket] = set()
+
+    async def close(self) -> None:
+        """Forget all answers, and end all connections."""
+        self.answers.close()
+        if closing := [asyncio.ensure_future(_close(each, _END_CODE)) for each in self._connections]:
+            await asyncio.wait(closing, timeout=_LAST_WORD_S)
 
     async def __call__(self, websocket: WebSocket) -> None:
-        await websocket.accept()
-        self._num_connections += 1
+        self._connections.add(websocket)
         try:
-            if self._num_connections > _MAX_CONNECTIONS:
+            await websocket.accept()
+            if len(self._connections) > _MAX_CONNECTIONS:
                 raise ApiError(503, f"{_MAX_CONNECTIONS} devices are connected already: try again later.")
             await self._greet(websocket)
             while True:
@@ -72,7 +86,7 @@ class DraftEndpoint:
             await _refuse(websocket, error, note_of(websocket.scope))
             await _close(websocket, _FAULT_CODE if isinstance(error, ReaderEdgeError) else _END_CODE)
         finally:
-            self._num_connections -= 1
+            self._connections.discard(websocket)
 
     @cached_property
     def _tokenizer(self) -> bytes:
@@ -159,6 +173,7 @@ class DraftEndpoint:
             note.break_off(error)
             raise
         finally:
+            self._on_end()
             note.write()
 
     async def _send_tokenizer(self, websocket: WebSocket) -> None:

@@ -1,6 +1,6 @@
 """Metrics for Prometheus: requests, queue, tokens, drafts by source, times between tokens."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily
@@ -41,9 +41,9 @@ class StepMetrics(Collector):
 
 class Metrics:
     """Counts of one server, over all its models. ignored_fields: of requests. Those named `vllm:` are what tools read
-    that know vLLM's."""
+    that know vLLM's. num_waiters: requests that wait for a model."""
 
-    def __init__(self, *engines: AsyncEngine) -> None:
+    def __init__(self, *engines: AsyncEngine, num_waiters: Callable[[], int] = int) -> None:
         self._engines = list(engines)
         self._registry = registry = CollectorRegistry()
         self._requests = Counter(
@@ -53,7 +53,7 @@ class Metrics:
         running = Gauge("reader_edge_requests_running", "Answers being decoded.", registry=registry)
         running.set_function(lambda: sum(each.num_running for each in self._engines))
         waiting = Gauge("reader_edge_requests_waiting", "Answers not begun yet.", registry=registry)
-        waiting.set_function(lambda: sum(each.num_waiting for each in self._engines))
+        waiting.set_function(lambda: num_waiters() + sum(each.num_waiting for each in self._engines))
         kv_bytes = Gauge("reader_edge_kv_cache_bytes", "Memory of the KV cache.", registry=registry)
         kv_bytes.set_function(lambda: sum(each.engine.decoder.num_kv_bytes for each in self._engines))
         self._decoders = StepMetrics(self._engines)

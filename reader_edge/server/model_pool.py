@@ -1,11 +1,14 @@
 """The models of a server: loaded when a request asks for one, unloaded for others, or after a while without any."""
 
 import asyncio
+import ctypes
 import logging
 import math
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from reader_edge.server.api_error import ApiError, no_model
 from reader_edge.server.draft_endpoint import DraftEndpoint
@@ -44,7 +47,7 @@ class ModelPool:
         is_fixed: bool = False,
     ) -> None:
         self.models = tuple(models)
-        self.metrics = Metrics()
+        self.metrics = Metrics(num_waiters=lambda: sum(len(model.waiters) for model in self.models))
         self.responses = ResponseStore(settings.max_kept_responses)
         self.is_fixed = is_fixed
         self._settings = settings
@@ -74,13 +77,13 @@ class ModelPool:
 
     def take_loaded(self, engine: AsyncEngine) -> None:
         """Take the engine of the first model, which was loaded before an event loop runs."""
-        self.first.loaded = self._served(self.first, engine)
+        self.first.loaded, self.first.keep_s = self._served(self.first, engine), self._idle_s
 
     def begin(self) -> None:
         """Have time go on for a model that was loaded before."""
         for model in self.models:
             if model.loaded is not None:
-                self._keep(model, None)
+                self._keep(model)
 
     @property
     def first(self) -> ServedModel:
@@ -151,9 +154,12 @@ class ModelPool:
                 model.waiters.remove(waiter)
 
     def give_back(self, model: ServedModel, keep_s: float | None = None) -> None:
-        """End what `take` began. keep_s: how long the model stays from now on; None as the server's options say."""
+        """End what `take` began. keep_s: how long the model stays behind this request and later ones that say nothing
+        of it, which None does."""
         model.num_leases -= 1
-        self._keep(model, keep_s)
+        if keep_s is not None:
+            model.keep_s = keep_s
+        self._keep(model)
 
     async def load(self, model: ServedModel) -> None:
         """Load a model that is not. Raises what `take` does."""
@@ -162,14 +168,15 @@ class ModelPool:
 
     async def unload(self, model: ServedModel) -> None:
         """Unload a model, once it has no requests; those that come meanwhile wait until it is loaded again."""
-        async with self._turn:
-            try:
+        try:
+            while model.loaded is not None:
                 model.is_leaving = True
-                while model.is_busy:
-                    await asyncio.sleep(_TICK_S)
-                await self._unload(model)
-            finally:
-                model.is_leaving = False
+                async with self._turn:  # not held while its requests end, since others are to be loaded meanwhile
+                    if not model.is_busy:
+                        return await self._unload(model)
+                await asyncio.sleep(_TICK_S)
+        finally:
+            model.is_leaving = False
 
     async def close(self, cancels: bool = False) -> None:
         """Take no more requests; wait for running ones, or cancel them."""
@@ -191,18 +198,21 @@ class ModelPool:
         settings = replace(self._settings, model_name=model.name, unloads=not self.is_fixed)
         self.metrics.add(engine, model.name)
         endpoints = make_endpoints(engine, settings, self.metrics, self.responses)
-        return LoadedModel(engine, endpoints, DraftEndpoint(engine, settings, self.metrics))
+        drafts = DraftEndpoint(engine, settings, self.metrics, partial(self._keep, model))
+        return LoadedModel(engine, endpoints, drafts)
 
     async def _load(self, model: ServedModel) -> None:
         """Load a model in its turn, and hand it to those that wait for it, or what keeps it from being loaded."""
         failure: Exception | None = None
         try:
+            while model.is_leaving:
+                await asyncio.sleep(_TICK_S)
             async with self._turn:
                 if model.loaded is None and any(not waiter.done() for waiter in model.waiters):
                     await self._make_room(model)
                     await self._open(model)
         except ReaderEdgeError as error:
-            failure = error if isinstance(error, ClosedError) else _not_loaded(model.name, error)
+            failure = error if isinstance(error, ClosedError) else not_loaded(model.name, error)
         except Exception as error:
             failure = error
         model.loading = None
@@ -222,9 +232,9 @@ class ModelPool:
         if self._is_closed:
             await engine.close(cancels=True)
             raise ClosedError("The server is shutting down.")
-        model.loaded = self._served(model, engine)
+        model.loaded, model.keep_s = self._served(model, engine), self._idle_s
         model.text = None
-        self._keep(model, None)
+        self._keep(model)
         _LOG.info("Loaded '%s' in %.1f s.", model.name, time.monotonic() - start)
 
     async def _make_room(self, wanted: ServedModel) -> None:
@@ -232,6 +242,7 @@ class ModelPool:
 
         Where all are in use, the first of them gets no further requests until its own have ended.
         """
+        held: set[ServedModel] = set()  # and not those that were leaving for another reason
         try:
             while self._max_bytes:
                 loaded = sorted((each for each in self.models if each.loaded), key=lambda each: each.used_s)
@@ -240,10 +251,11 @@ class ModelPool:
                 if idle := next((each for each in loaded if not each.is_busy), None):
                     await self._unload(idle)
                 else:
+                    held |= set() if loaded[0].is_leaving else {loaded[0]}
                     loaded[0].is_leaving = True
                     await asyncio.sleep(_TICK_S)
         finally:
-            for each in self.models:
+            for each in held:
                 each.is_leaving = False
 
     async def _unload(self, model: ServedModel) -> None:
@@ -251,16 +263,18 @@ class ModelPool:
         if loaded is None:
             return
         self.metrics.remove(loaded.engine, model.name)
-        loaded.drafts.answers.close()
+        await loaded.drafts.close()
         await loaded.engine.close()
         await asyncio.to_thread(loaded.engine.engine.close)
+        del loaded
+        await asyncio.to_thread(_trim_heap)
         _LOG.info("Unloaded '%s'.", model.name)
 
-    def _keep(self, model: ServedModel, keep_s: float | None) -> None:
+    def _keep(self, model: ServedModel) -> None:
         """Have a model unloaded after a while, unless there are further requests."""
         if self.is_fixed:
             return
-        model.used_s, model.keep_s = time.monotonic(), self._idle_s if keep_s is None else keep_s
+        model.used_s = time.monotonic()
         if model.expiry is not None:
             model.expiry.cancel()
         if model.keep_s < math.inf:
@@ -281,7 +295,13 @@ class ModelPool:
                 model.expiry = asyncio.get_running_loop().call_later(_AWAY_S, self._expire, model)
 
 
-def _not_loaded(name: str, error: ReaderEdgeError) -> ApiError:
+def not_loaded(name: str, error: ReaderEdgeError) -> ApiError:
     """What a model's clients get that cannot be loaded. Where its files lie is nothing to strangers."""
     _LOG.error("'%s' cannot be loaded: %s", name, error)
     return ApiError(500, f"{name!r} cannot be loaded: {public_sentence(error)}", "model", "model_not_loaded")
+
+
+def _trim_heap() -> None:
+    """Give freed memory back to the system: glibc keeps what threads of loaded models freed, more with each load."""
+    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
+        trim(0)

@@ -15,11 +15,12 @@ from reader_edge import __version__
 from reader_edge.server.api_error import NO_EMBEDDINGS, ApiError, agreed, api_error, refusing
 from reader_edge.server.completion import Json
 from reader_edge.server.ignored_fields import LeftOut
-from reader_edge.server.model_pool import ModelPool
+from reader_edge.server.model_pool import ModelPool, not_loaded
 from reader_edge.server.ollama.endpoints import check_ollama_model, now, read_ollama_values, utc
 from reader_edge.server.schema import JsonObject, decode
 from reader_edge.server.served_model import ServedModel
 from reader_edge.server.settings import ServerSettings, tagged
+from reader_edge_runtime.errors import ReaderEdgeError
 from reader_edge_runtime.package.manifest import Manifest
 
 # The interface that is spoken here; some clients ask for a version of Ollama that has tools and schemas.
@@ -98,7 +99,10 @@ class OllamaModels:
     async def _show(self, request: Request) -> Response:
         try:
             model = self._found(await self._decoded(request, ShowBody))
-            tokenizer = await asyncio.to_thread(lambda: model.tokenizer)
+            try:
+                tokenizer = await asyncio.to_thread(lambda: model.tokenizer)
+            except ReaderEdgeError as error:
+                raise not_loaded(model.name, error) from None
         except Exception as error:
             return api_error(error).response("ollama")
         manifest = model.package.manifest

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import shutil
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from reader_edge.cli import main
+from reader_edge.remote.connection import LostError
 from reader_edge.server import event_stream
 from reader_edge.server.app import make_app
 from reader_edge.server.model_pool import ModelPool
@@ -26,6 +28,7 @@ from reader_edge_runtime.errors import PackageError
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.reader_edge.package_copy import CHAT_TEMPLATE, PackageCopy
 from tests.reader_edge.server.conftest import LIMIT_S
+from tests.reader_edge.server.draft.conftest import greeted, serving
 
 CONFIG = EngineConfig(is_calibrated=False, is_probed=False)
 LONG = {"max_tokens": 400, "ignore_eos": True}
@@ -214,6 +217,8 @@ def test_idle_models_are_unloaded_and_keep_alive_has_the_last_word(folders: dict
         left = datetime.fromisoformat(running["expires_at"]) - datetime.now(UTC)
         assert 5300 < left.total_seconds() <= 5400
         await ask(client, "first", keep_alive=-1)
+        await client.complete("first")  # says nothing of it, as OpenAI's clients cannot
+        await asyncio.sleep(0.3)
         assert (await client.http.get("/api/ps")).json()["models"][0]["expires_at"].startswith("2318")
         assert (await ask(client, "first", prompt="tar", raw=True, keep_alive=0))["done"]
         await client.wait(first="unloaded")
@@ -303,6 +308,55 @@ def test_clients_load_and_unload(folders: dict[str, Path]) -> None:
     run(Served(folders, num_models=3), work)
 
 
+def test_a_model_that_waits_for_its_end_keeps_no_other_from_being_loaded(folders: dict[str, Path]) -> None:
+    async def work(client: Client) -> None:
+        first = served.pool.first
+        await served.pool.take(first)
+        unloading = asyncio.create_task(client.http.post("/models/unload", json={"model": "first"}))
+        while not first.is_leaving:
+            await asyncio.sleep(0.01)
+        behind = asyncio.create_task(client.complete("first"))
+        assert (await client.complete("second")).status_code == 200
+        assert await client.states() == {"first": "loaded", "second": "loaded"}
+        assert not behind.done()
+        served.pool.give_back(first)
+        assert (await unloading).json()["success"]
+        assert (await behind).status_code == 200
+
+    served = Served(folders, num_models=3)
+    run(served, work)
+    assert served.num_loads == {"first": 2, "second": 1}
+
+
+def test_a_device_without_an_answer_keeps_no_model_loaded(folders: dict[str, Path]) -> None:
+    served = Served(folders, num_models=1)
+
+    async def ask() -> httpx.Response:
+        async with served.client() as client:
+            return await client.complete("second")
+
+    with serving(served.app) as server:
+        link = greeted(server)
+        assert asyncio.run_coroutine_threadsafe(ask(), server.loop).result(LIMIT_S).status_code == 200
+        with pytest.raises(LostError):
+            link.receive(LIMIT_S)
+
+
+def test_a_package_that_is_gone_is_one_sentence(folders: dict[str, Path], tmp_path: Path) -> None:
+    gone = tmp_path / "first"
+    shutil.copytree(folders["first"], gone)
+
+    async def work(client: Client) -> None:
+        shutil.rmtree(gone)
+        for path, fields in (("/api/show", {}), ("/api/generate", {"prompt": "tar"})):
+            refused = await client.http.post(path, json={"model": "first"} | fields)
+            assert refused.status_code == 500
+            assert refused.json()["error"].startswith("'first' cannot be loaded: ")
+            assert str(tmp_path) not in refused.text
+
+    run(Served({"first": gone}), work)
+
+
 def test_counts_are_of_all_models_and_outlive_them(folders: dict[str, Path]) -> None:
     async def figures(client: Client) -> dict[str, float]:
         lines = (await client.http.get("/metrics")).text.splitlines()
@@ -327,6 +381,7 @@ def test_a_server_that_stops_lets_nobody_wait_for_a_model(folders: dict[str, Pat
         served.hold.clear()
         asking = asyncio.create_task(client.complete("first"))
         await client.wait(first="loading")
+        assert "reader_edge_requests_waiting 1.0" in (await client.http.get("/metrics")).text
         await served.pool.close(cancels=True)
         assert (await asking).status_code == 503
         served.hold.set()
@@ -355,6 +410,20 @@ class TestCommand:
             pool = made.pop()
             assert pool.names == ["first", "second"]
             assert not any(pool._loaded())
+
+    def test_a_package_that_cannot_be_read_is_left_out(
+        self, made: list[Any], folders: dict[str, Path], runner: CliRunner, tmp_path: Path
+    ) -> None:
+        for name in ("broken", "first", ".hidden"):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "reader_edge.json").write_text("{}")
+        (tmp_path / "no folder").write_text("text")
+        shutil.rmtree(tmp_path / "first")
+        (tmp_path / "first").symlink_to(folders["first"])
+        result = runner.invoke(main, ["serve", "--port", "0", "--models", str(tmp_path), "--memory", "10000000"])
+        assert result.exit_code == 0
+        assert result.stderr.count("Left out: ") == 1
+        assert made.pop().names == ["first"]
 
     def test_one_model_alone_is_loaded_at_the_start(
         self, made: list[Any], folders: dict[str, Path], runner: CliRunner
