@@ -10,15 +10,15 @@ from tests.conftest import ROOT
 CEILINGS = {  # lines of a room, raised only in the commit that says why
     "runtime": ("*.py", 29_540),  # workspaces; limits of quality; texts outlive the process; budgets; infill
     "export": ("*.py", 20_330),
-    "reader_edge": ("*.py", 18_967),  # coding agents are launched; prompts from disk are proven; budgets; infill
+    "reader_edge": ("*.py", 19_020),  # coding agents are launched; prompts from disk are proven; budgets; infill
     "wings": ("*.py", 3_650),
     "native": ("*", 9_000),
-    "tests": ("*.py", 68_152),  # clients tried; several models a server; texts outlive the process; budgets; infill
-    "reader_edge/server": ("*.py", 7_822),  # three interfaces; several models; responses; budgets; infill
+    "tests": ("*.py", 68_221),  # clients tried; several models a server; texts outlive the process; budgets; infill
+    "reader_edge/server": ("*.py", 7_859),  # three interfaces; several models; responses; budgets; infill; models go
     "reader_edge/bench": ("*.py", 1_350),
     "benchmarks": ("*.py", 5_250),
     "scripts": ("*", 1_840),  # what a workspace brings to edits
-    "docs": ("*.md", 5_832),  # agents tried; workspaces measured; prefix caches; budgets; infill
+    "docs": ("*.md", 5_833),  # agents tried; workspaces measured; prefix caches; budgets; infill; models go
 }
 CODE = ("benchmarks", "export", "models", "native", "reader_edge", "runtime", "scripts", "tests", "wings")
 
