@@ -80,7 +80,7 @@ def test_the_model_that_is_here_need_not_be_pulled_and_others_are_not(served: Se
         ("/api/chat", {"format": "xml"}, "'format' is 'xml', but must be 'json' or a JSON schema"),
         ("/api/chat", {"think": True}, "'think' is true, but the model here does not think: leave it out."),
         ("/api/chat", {"think": "hardly"}, "'think' is 'hardly'"),
-        ("/api/generate", {"suffix": "end"}, "'suffix' is 'end', which is not supported here"),
+        ("/api/generate", {"suffix": "end"}, "'suffix' is given, but the model here has no"),
         ("/api/generate", {"template": "{{ .Prompt }}"}, "'template' is '{{ .Prompt }}', which is not supported here"),
         ("/api/generate", {"context": [1, 2]}, "'context' is [1, 2], which is not supported here"),
         ("/api/generate", {"images": ["aGk="]}, "'images' is ['aGk='], which is not supported here"),
