@@ -72,7 +72,7 @@ def assert_refused(response: Any, status: int, words: str = "") -> None:
         ({"stream": True, "temperature": -1}, "'temperature' is -1"),
         ({"stream": True, "prompt": ""}, "prompt is empty"),
         ({"echo": 1}, "'echo' is 1, but must be true or false."),
-        ({"suffix": "end"}, "'suffix' is 'end', which is not supported here: leave it out"),
+        ({"suffix": "end"}, "'suffix' is given, but the model here has no"),
         ({"frequency_penalty": 2.5}, "'frequency_penalty' is 2.5, but must be a number from -2 to 2."),
         ({"min_tokens": 5}, "'min_tokens' is 5, which is not supported here: leave it out."),
         ({"early_stopping": True}, "'early_stopping' is true, which is not supported here: leave it out."),
