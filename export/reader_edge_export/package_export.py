@@ -271,6 +271,7 @@ class PackageExport:
             hidden_size=None if self._options.is_for_devices else hidden_size_of(model.skeleton),
             state_ids=state_ids,
             sampling=self._source.sampling(),
+            pooling=self._source.pooling,
         )
 
 

@@ -19,6 +19,7 @@ from reader_edge_export.libraries import quiet_libraries
 from reader_edge_export.package.package_folder import is_disk_full
 from reader_edge_export.sources.architectures import check_architecture
 from reader_edge_export.sources.folder.folder_files import read_json
+from reader_edge_export.sources.pooling import POOLING_FILE
 from reader_edge_runtime.errors import (
     CatalogueError,
     HubUnavailableError,
@@ -57,7 +58,7 @@ class _File:
 
 @dataclass(frozen=True, slots=True)
 class _Revision:
-    """A repository at one commit: its files, without those in folders and those whose names are not plain."""
+    """A repository at one commit: its files with plain names, none in folders but what says how it pools."""
 
     commit: str
     files: tuple[_File, ...]
@@ -65,7 +66,9 @@ class _Revision:
     @classmethod
     def of(cls, info: "ModelInfo") -> "_Revision":
         """Check an answer of the hub. Raises whatever a value of another kind raises."""
-        plain = [file for file in info.siblings or [] if _NAME.fullmatch(file.rfilename)]
+        plain = [
+            file for file in info.siblings or [] if _NAME.fullmatch(file.rfilename) or file.rfilename == POOLING_FILE
+        ]
         return cls(_matching(_COMMIT, info.sha), tuple(map(_File.of, plain)))
 
 
@@ -221,5 +224,5 @@ def _check(place: Path, files: Sequence[_File]) -> None:
             path.unlink()
             raise CatalogueError(f"'{file.name}' was not what the hub promised: fetch the model again.")
     for path in place.iterdir():  # huggingface_hub's notes, and what an earlier revision had
-        if path.name not in {file.name for file in files}:
+        if path.name not in {file.name.partition("/")[0] for file in files}:
             shutil.rmtree(path) if path.is_dir() else path.unlink()

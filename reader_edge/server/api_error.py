@@ -30,7 +30,6 @@ Handler = Callable[[Request], Awaitable[Response]]
 Interface = Literal["openai", "ollama", "anthropic"]
 
 ANTHROPIC_HEADER = "anthropic-version"
-NO_EMBEDDINGS = "The model here answers in text and makes no embeddings: ask one that is made for them."
 
 _LOG = logging.getLogger(__name__)
 _MAX_KNOWN = 8  # models that a refusal names

@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from reader_edge.server.api_error import ApiError, no_model
 from reader_edge.server.metrics import Metrics
@@ -109,22 +110,36 @@ def sampling_of(config: GenerationConfig) -> SamplingConfig:
 
 
 class CompletionRun:
-    """All choices of a request, decoded together; leaving them gives them up. start_s: when the request came."""
+    """All choices of a request, decoded together; leaving them gives them up. start_s: when the request came.
 
-    def __init__(self, engine: AsyncEngine, completion: CompletionRequest, metrics: Metrics, max_s: float) -> None:
+    max_at_once: choices that are decoded together, so that many more may be requested; None for all.
+    """
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        completion: CompletionRequest,
+        metrics: Metrics,
+        max_s: float,
+        max_at_once: int | None = None,
+    ) -> None:
         paired = zip(completion.prompts, completion.configs, strict=True)
         self._streams = [engine.stream(prompt, config, completion.priority) for prompt, config in paired]
         self.start_s = time.monotonic()
         self._completion_request = completion.without_prompts()
         self._metrics = metrics
         self._max_s = max_s
+        self._max_at_once = max_at_once
         self._stats: dict[int, GenerationStats] = {}
         self._deviation: dict[int, Mapping[str, object]] = {}  # of a lossy engine's answers
 
     async def pieces(self) -> AsyncGenerator[tuple[int, GenerationChunk], None]:
         """Chunks with the numbers of their choices. Raises what keeps any of them from its end, a time limit too."""
         start = time.monotonic()
-        pending = {asyncio.ensure_future(anext(stream)): number for number, stream in enumerate(self._streams)}
+        numbers = iter(range(len(self._streams)))
+        pending = {
+            asyncio.ensure_future(anext(self._streams[number])): number for number in islice(numbers, self._max_at_once)
+        }
         times = [start] * len(self._streams)
         try:
             while pending:
@@ -142,8 +157,9 @@ class CompletionRun:
                     self._take(number, chunk, now - times[number], is_first=times[number] == start)
                     times[number] = now
                     yield number, chunk
-                    if chunk.finish_reason is None:
-                        pending[asyncio.ensure_future(anext(self._streams[number]))] = number
+                    following = number if chunk.finish_reason is None else next(numbers, None)
+                    if following is not None:
+                        pending[asyncio.ensure_future(anext(self._streams[following]))] = following
         finally:
             for task in pending:
                 task.cancel()

@@ -6,7 +6,8 @@ from typing import Any
 from starlette.routing import Route
 
 from reader_edge.server.anthropic.endpoints import CountTokensEndpoint, MessagesEndpoint
-from reader_edge.server.api_error import NO_EMBEDDINGS, refusing
+from reader_edge.server.api_error import refusing
+from reader_edge.server.embeddings import EmbeddingsEndpoint, OllamaEmbeddingsEndpoint, OllamaEmbedEndpoint
 from reader_edge.server.endpoint import Endpoint
 from reader_edge.server.llama_cpp.infill import InfillEndpoint
 from reader_edge.server.llama_cpp.tokens import DetokenizeEndpoint, TokenizeEndpoint
@@ -16,6 +17,7 @@ from reader_edge.server.openai.chat_completions import ChatEndpoint
 from reader_edge.server.openai.completions import CompletionsEndpoint
 from reader_edge.server.openai.response_store import ResponseStore
 from reader_edge.server.openai.responses import ResponsesEndpoint
+from reader_edge.server.rerank import RerankEndpoint
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine
 
@@ -37,7 +39,15 @@ LLAMA_CPP_ENDPOINTS: Mapping[str, type[Endpoint[Any]]] = {
     "/tokenize": TokenizeEndpoint,
     "/detokenize": DetokenizeEndpoint,
 }
-EVERY_ENDPOINT = {**ENDPOINTS, **OLLAMA_ENDPOINTS, **ANTHROPIC_ENDPOINTS, **LLAMA_CPP_ENDPOINTS}
+READING_ENDPOINTS: Mapping[str, type[Endpoint[Any]]] = {
+    "/v1/embeddings": EmbeddingsEndpoint,
+    "/v1/rerank": RerankEndpoint,
+    "/v2/rerank": RerankEndpoint,  # Cohere's
+    "/rerank": RerankEndpoint,
+    "/api/embed": OllamaEmbedEndpoint,
+    "/api/embeddings": OllamaEmbeddingsEndpoint,
+}
+EVERY_ENDPOINT = {**ENDPOINTS, **OLLAMA_ENDPOINTS, **ANTHROPIC_ENDPOINTS, **LLAMA_CPP_ENDPOINTS, **READING_ENDPOINTS}
 PATHS = tuple(ENDPOINTS)
 
 
@@ -52,7 +62,6 @@ def make_endpoints(
 def refusing_routes() -> list[Route]:
     """Routes that refuse in one sentence what clients of other servers want."""
     return [
-        Route("/v1/embeddings", refusing(400, NO_EMBEDDINGS), methods=["POST"]),
         Route("/slots", refusing(404, _INSIDE), methods=["GET", "POST"]),
     ]
 

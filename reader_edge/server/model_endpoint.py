@@ -28,9 +28,8 @@ class ModelEndpoint:
         self._kind = kind = EVERY_ENDPOINT[path]
         self._pool = pool
         self._settings = settings
-        self._is_streamed = next(
-            (each.default for each in structs.fields(kind.body_type) if each.name == "stream"), False
-        )
+        defaults = [each.default for each in structs.fields(kind.body_type) if each.name == "stream"]
+        self._is_streamed = defaults[0] if defaults else None  # None: there are no streams
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -54,7 +53,7 @@ class ModelEndpoint:
         keep_s = None if self._pool.is_fixed else self._kind.keep_s(fields)
         taking = asyncio.ensure_future(self._taken(model))
         held.push_async_callback(self._let_go, model, taking, keep_s)
-        is_streamed = fields.get("stream", self._is_streamed) is True
+        is_streamed = self._is_streamed is not None and fields.get("stream", self._is_streamed) is True
         wait = asyncio.wait((taking,), timeout=event_stream.HEARTBEAT_S if is_streamed else None)
         await unless_disconnected(request.receive, wait)
         if taking.done():

@@ -7,7 +7,7 @@ import msgspec
 
 import reader_edge
 from reader_edge.server.api_error import Interface, interface_of_path
-from reader_edge.server.endpoints import EVERY_ENDPOINT
+from reader_edge.server.endpoints import EVERY_ENDPOINT, READING_ENDPOINTS
 from reader_edge.server.ignored_fields import RefusedFields
 from reader_edge.server.schema import IGNORED
 from reader_edge.server.settings import ServerSettings
@@ -126,13 +126,15 @@ def _with_nulls(schema: Schema) -> Schema:
 def _post_operation(path: str, body: Schema, answer: Schema) -> Schema:
     """An operation that takes a body: its answer comes whole, or as events or lines."""
     interface = interface_of_path(path)
-    stream = {"application/x-ndjson": {"schema": answer}}
-    if interface != "ollama":
+    name, stream = path.removeprefix("/v1/").removeprefix("/"), {"application/x-ndjson": {"schema": answer}}
+    if path in READING_ENDPOINTS:
+        stream = {}
+    elif interface != "ollama":
         stream = {"text/event-stream": {"schema": object_of(data=TEXT)}}
     whole = {"application/json": {"schema": answer}}
     refusals = _refusals(_REFUSALS, _ERROR_NAMES[interface])
     return {
-        "operationId": path.removeprefix("/v1/").removeprefix("/"),
+        "operationId": path[1:] if f"/{name}" in EVERY_ENDPOINT.keys() - {path} else name,
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
         "responses": {"200": {"description": "The answer.", "content": whole | stream}, **refusals},
     }
@@ -192,6 +194,13 @@ def _ollama_answer(**output: Schema) -> Schema:
     return object_of(model=TEXT, created_at=TEXT, done={"type": "boolean"}, **output)
 
 
+_VECTOR: Schema = {"type": "array", "items": {"type": "number"}}
+_READ = object_of(prompt_tokens=_COUNT, total_tokens=_COUNT)
+_EMBEDDING = object_of(object={"const": "embedding"}, index=_COUNT, embedding={"anyOf": [_VECTOR, TEXT]})
+_EMBEDDED = object_of(object={"const": "list"}, data={"type": "array", "items": _EMBEDDING}, model=TEXT, usage=_READ)
+_SCORE = {"type": "number", "minimum": 0, "maximum": 1}
+_RESULTS = {"type": "array", "items": object_of(index=_COUNT, relevance_score=_SCORE)}
+_RANKED = object_of(id=TEXT, object={"const": "list"}, model=TEXT, results=_RESULTS, usage=_READ)
 _ANSWERS: Mapping[str, Schema] = {
     "/v1/chat/completions": _answer(
         "chat.completion", message=object_of(role={"const": "assistant"}, content=maybe("string"))
@@ -221,4 +230,8 @@ _ANSWERS: Mapping[str, Schema] = {
     "/detokenize": object_of(content=TEXT, prompt=TEXT),
     "/api/chat": _ollama_answer(message=object_of(role={"const": "assistant"}, content=TEXT)),
     "/api/generate": _ollama_answer(response=TEXT),
+    "/v1/embeddings": _EMBEDDED,
+    "/api/embed": object_of(model=TEXT, embeddings={"type": "array", "items": _VECTOR}),
+    "/api/embeddings": object_of(embedding=_VECTOR),
+    **dict.fromkeys(("/v1/rerank", "/v2/rerank", "/rerank"), _RANKED),
 }

@@ -74,6 +74,9 @@ class AcceptanceRule(ABC):
     def next_token(self, choices: Choices, node: int) -> int:
         """The token to emit behind `node`; where a child bears it the walk goes on there, else the step ends."""
 
+    def read_prompt(self, result: "ForwardResult", row: int) -> None:  # noqa: B027 (most read nothing)
+        """Called with what a pass says of a prompt's last token, before the first token is chosen; arrays are lent."""
+
     def report(self, token_ids: Sequence[int]) -> Mapping[str, object]:
         """How far these tokens of an answer deviate from exact ones, ready for JSON; {} for an exact rule."""
         return {}

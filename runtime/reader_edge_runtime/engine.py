@@ -1,13 +1,14 @@
 """The engine: text in, text out, over one decoder."""
 
 import os
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
 from typing import Self, Unpack
 
 from reader_edge_runtime.answer import Answer, GenerationChunk, GenerationResult
+from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.assembly import assemble
 from reader_edge_runtime.call_options import (
     Callback,
@@ -35,6 +36,7 @@ from reader_edge_runtime.drafting.draft_hints import NO_HINTS, answer_hints
 from reader_edge_runtime.drafting.draft_sources import DraftSources
 from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.drafting.sources.warmup_answers import WarmupAnswers
+from reader_edge_runtime.embeddings import Embedder, LastToken, Reranker, given_list
 from reader_edge_runtime.errors import ConfigError, PromptError
 from reader_edge_runtime.generation_config import chosen_sampling
 from reader_edge_runtime.measuring.cost_cache import forget_cost
@@ -187,6 +189,46 @@ class Engine:
             return [self._result(answer) for answer in answers]
         finally:
             self.release(*[answer.request for answer in answers])
+
+    def embed(self, texts: Iterable[Encodable], dimensions: int | None = None) -> Float32Array:
+        """Embeddings of texts, or of token ids, float32 (B, E): of each its last token's state, of length 1.
+
+        dimensions: see `Embedder`. A text does not depend on the others beside it. Instructions are part of a text.
+        Raises ConfigError for a model or a number of dimensions that is not made for it, and PromptError.
+        """
+        embedder = self.embedder(dimensions)
+        return embedder.vectors(self._read(given_list(texts, "texts"), embedder.reader))
+
+    def rerank(self, query: str, documents: Iterable[str], instruction: str | None = None) -> list[float]:
+        """How relevant each document is for a query, from 0 to 1, in their order. instruction: see `Reranker`.
+
+        Raises ConfigError for a model that is no reranker, and PromptError.
+        """
+        reranker = self.reranker()
+        prompts = [reranker.prompt(query, each, instruction) for each in given_list(documents, "documents")]
+        return [reranker.score(each) for each in self._read(prompts, reranker.reader)]
+
+    def embedder(self, dimensions: int | None = None) -> Embedder:
+        """What makes embeddings of what requests read. Raises ConfigError."""
+        self._check_unruled()
+        return Embedder(self.package.manifest, dimensions)
+
+    def reranker(self) -> Reranker:
+        """What makes prompts and scores. Raises ConfigError."""
+        self._check_unruled()
+        return Reranker(self.package.manifest, self.tokenizer)
+
+    def _check_unruled(self) -> None:
+        if self.rule is not None:
+            raise ConfigError("An engine with a rule makes neither embeddings nor scores: load it without.")
+
+    def _read(self, prompts: Sequence[Encodable], reader: Callable[[], LastToken]) -> list[LastToken]:
+        """What requests that end with their prompts have kept of them."""
+        readers = [reader() for _ in prompts]
+        for result in self.generate_batch(prompts, [each.config for each in readers]):
+            if result.error is not None:
+                raise result.error
+        return readers
 
     def stream(
         self, prompt: Encodable, config: GenerationConfig | None = None, **options: Unpack[GenerationOptions]

@@ -5,6 +5,7 @@ folder/hugging_face.py and gguf/gguf_source.py are the two kinds.
 
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,15 @@ class Source(ABC):
     @abstractmethod
     def files(self) -> list[Path]:
         """All that is read of it, and perhaps more."""
+
+    @property
+    def pooling(self) -> str:
+        """As of `Manifest`. A Qwen3-Reranker that says nothing of it is known by its name."""
+        return self.own_pooling() or ("rank" if is_reranker(self.short_name, self.config) else "")
+
+    @abstractmethod
+    def own_pooling(self) -> str:
+        """What its files say of it; "" where they say nothing. Raises ExportError."""
 
     @property
     def left_out(self) -> tuple[str, ...]:
@@ -95,6 +105,11 @@ class Source(ABC):
     @abstractmethod
     def special_token_ids(self, tokenizer: "PreTrainedTokenizerFast") -> tuple[tuple[int, ...], int | None]:
         """(ids that end an answer, that of a text first; id that begins a text, None without)."""
+
+
+def is_reranker(name: str, config: Mapping[str, Any]) -> bool:
+    """Whether it is called one, of the one kind whose prompt is known: Qwen3-Reranker's files say it nowhere."""
+    return config.get("model_type") == "qwen3" and "reranker" in name.lower()
 
 
 def source_name(path: Path) -> str:

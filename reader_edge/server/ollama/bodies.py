@@ -26,6 +26,7 @@ _JSON_SCHEMA = {"type": "object"}
 _FORMAT = Meta(description="'json' or a JSON schema, an object")
 _MESSAGES = Meta(max_length=MAX_ITEMS, description=f"a list of messages, at most {MAX_ITEMS}")
 _KEEP_ALIVE = Meta(description="a number of seconds, or a text like '5m', '1h30m' or '-1'")
+KeepAlive = Annotated[float | str, _KEEP_ALIVE] | None
 _DURATION = re.compile(r"-?(?:\d+(?:\.\d*)?(?:ns|us|µs|ms|s|m|h))+")
 _PART = re.compile(r"([\d.]+)([a-zµ]+)")
 _MAX_DURATION, _MAX_KEEP_S = 40, 10.0**9  # characters; seconds beyond which nothing ends
@@ -114,7 +115,7 @@ class OllamaBody(JsonObject, ignored="shift truncate"):
     think: Annotated[bool | Literal["low", "medium", "high"], _THINK] | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int, Meta(ge=0, le=_MAX_TOP_LOGPROBS)] = 0
-    keep_alive: Annotated[float | str, _KEEP_ALIVE] | None = None
+    keep_alive: KeepAlive = None
 
     @property
     @abstractmethod

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from reader_edge import __version__
-from reader_edge.server.api_error import NO_EMBEDDINGS, ApiError, agreed, api_error, refusing
+from reader_edge.server.api_error import ApiError, agreed, api_error, refusing
 from reader_edge.server.completion import Json
 from reader_edge.server.ignored_fields import LeftOut
 from reader_edge.server.model_pool import ModelPool, not_loaded
@@ -22,6 +22,7 @@ from reader_edge.server.served_model import ServedModel
 from reader_edge.server.settings import ServerSettings, tagged
 from reader_edge_runtime.errors import ReaderEdgeError
 from reader_edge_runtime.package.manifest import Manifest
+from reader_edge_runtime.text.tokenizer import Tokenizer
 
 # The interface that is spoken here; some clients ask for a version of Ollama that has tools and schemas.
 _OLLAMA_VERSION = "0.12.6"
@@ -68,7 +69,6 @@ class OllamaModels:
     def routes(self) -> list[Route]:
         """By Ollama's paths."""
         unchanged = refusing(501, _NO_CHANGES)
-        no_embeddings = refusing(400, NO_EMBEDDINGS)
         return [
             Route("/api/version", self._version),
             Route("/api/tags", self._tags),
@@ -78,7 +78,6 @@ class OllamaModels:
             *(Route(f"/api/{name}", unchanged, methods=["POST"]) for name in ("create", "copy", "push")),
             Route("/api/delete", unchanged, methods=["DELETE"]),
             Route("/api/blobs/{digest}", unchanged, methods=["HEAD", "POST"]),
-            *(Route(f"/api/{name}", no_embeddings, methods=["POST"]) for name in ("embed", "embeddings")),
         ]
 
     async def _version(self, request: Request) -> Response:
@@ -106,7 +105,7 @@ class OllamaModels:
         except Exception as error:
             return api_error(error).response("ollama")
         manifest = model.package.manifest
-        architecture, thinking = manifest.architecture, [] if tokenizer.thinking_tags is None else ["thinking"]
+        architecture = manifest.architecture
         return _answered(
             {
                 "modelfile": "",
@@ -121,10 +120,7 @@ class OllamaModels:
                     f"{architecture}.attention.head_count": manifest.num_heads,
                     f"{architecture}.attention.head_count_kv": manifest.num_kv_heads,
                 },
-                "capabilities": [
-                    *("completion", *(["tools"] if tokenizer.has_chat_template else []), *thinking),
-                    *([] if tokenizer.fill_in_middle is None else ["insert"]),
-                ],
+                "capabilities": _capabilities(manifest, tokenizer),
                 "modified_at": self._since,
             }
         )
@@ -151,6 +147,14 @@ class OllamaModels:
             return api_error(error).response("ollama")
         text = json.dumps({"status": "success"})
         return Response(f"{text}\n" if body.stream else text, media_type=_LINES if body.stream else _JSON)
+
+
+def _capabilities(manifest: Manifest, tokenizer: Tokenizer) -> list[str]:
+    if manifest.pooling == "last":
+        return ["embedding"]
+    thinking = [] if tokenizer.thinking_tags is None else ["thinking"]
+    inserting = [] if tokenizer.fill_in_middle is None else ["insert"]
+    return ["completion", *(["tools"] if tokenizer.has_chat_template else []), *thinking, *inserting]
 
 
 def _parameters(model: ServedModel) -> dict[str, float]:

@@ -84,6 +84,7 @@ class Prefill:
         if is_again:
             return len(tree)
         if is_last:
+            request.acceptance.read_prompt(result, len(rows) - 1)
             self._scorer.take_choice(request, result, len(rows) - 1)
         if request.drafter is not None:
             vocab_size = self._scorer.target.manifest.vocab_size

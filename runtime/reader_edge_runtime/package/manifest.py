@@ -61,6 +61,7 @@ LOWERING_PROPERTY = "reader_edge.form"  # of the graph's metadata: what `lowerin
 ATTENTIONS = ("exact", "fast", "portable", "portable-exact")
 EXACT_ATTENTIONS = ("exact", "portable-exact")  # a node has the same bits in every pass
 ROW_ATTENTIONS = ("portable-exact", "portable")  # operators of opset 18; new rows of the KV cache are results
+POOLINGS = ("last", "rank")
 MAX_VOCAB = 1 << 24
 
 _Size = Annotated[int, Meta(ge=1, le=1 << 12)]
@@ -155,6 +156,8 @@ class Manifest:
     the last one, and num_layers + 1 is what the logit head reads. () in packages for devices.
     sampling: what the source's maker recommends, by the names of SamplingConfig's fields (OWN_SAMPLING); {} where that
     is greedy decoding without a penalty.
+    pooling: what the model is made for besides answers, in llama.cpp's words: "last" embeds a text by the state of its
+    last token, "rank" scores a document by the logits behind a prompt; "" is neither.
     speculator: what a trained speculator in the package is; None without.
     stage: which layers of a model that several boxes run these are; None for a whole model.
     layers: what each of num_layers keeps; empty where all are attention of num_kv_heads and head_dim, with own caches.
@@ -193,6 +196,7 @@ class Manifest:
     speculator: SpeculatorPart | None = None
     stage: StagePart | None = None
     sampling: Mapping[str, Figure] = field(default_factory=dict)
+    pooling: Annotated[str, one_of("", *POOLINGS)] = ""
 
     @property
     def lowering_id(self) -> str:

@@ -24,7 +24,7 @@ _REMEDY = "export the model again"
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write the manifest into `folder`, last of the package's files; it appears whole or not at all."""
     fields = {"format": "reader-edge", "format_version": FORMAT_VERSION, **msgspec.to_builtins(manifest)}
-    for name in ("layers", "state_ids", "speculator", "stage", "sampling"):
+    for name in ("layers", "state_ids", "speculator", "stage", "sampling", "pooling"):
         if not fields[name]:
             del fields[name]
     write_file(folder / MANIFEST_NAME, (json.dumps(fields, indent=1, sort_keys=True) + "\n").encode())

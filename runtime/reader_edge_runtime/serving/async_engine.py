@@ -3,17 +3,19 @@
 import asyncio
 import threading
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
 from typing import Self, Unpack
 
 from reader_edge_runtime.answer import Answer, GenerationChunk, GenerationResult
+from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.call_options import GenerationOptions, given_config
 from reader_edge_runtime.config import GenerationConfig, ServingConfig
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.drafting.device_drafts import DeviceDrafts
+from reader_edge_runtime.embeddings import LastToken, given_list
 from reader_edge_runtime.engine import Engine
 from reader_edge_runtime.errors import BusyError, ConfigError
 from reader_edge_runtime.serving.worker import Worker
@@ -235,6 +237,27 @@ class AsyncEngine:
         """Answer one prompt. Arguments and errors: see `stream`."""
         stream = self.stream(prompt, config, priority, None, **options)
         return GenerationResult.of_chunks([chunk async for chunk in stream])
+
+    async def embed(self, texts: Iterable[Encodable], dimensions: int | None = None) -> Float32Array:
+        """Embeddings of texts, float32 (B, E), beside running answers. Arguments and errors: see `Engine.embed`."""
+        embedder = self.engine.embedder(dimensions)
+        readers = await self._read(given_list(texts, "texts"), embedder.reader)
+        return embedder.vectors(readers)
+
+    async def rerank(self, query: str, documents: Iterable[str], instruction: str | None = None) -> list[float]:
+        """How relevant each document is, from 0 to 1. Arguments and errors: see `Engine.rerank`."""
+        reranker = self.engine.reranker()
+        texts = given_list(documents, "documents")
+        prompts = await asyncio.to_thread(lambda: [reranker.prompt(query, each, instruction) for each in texts])
+        return [reranker.score(each) for each in await self._read(prompts, reranker.reader)]
+
+    async def _read(self, prompts: Sequence[Encodable], reader: Callable[[], LastToken]) -> list[LastToken]:
+        """What requests keep of their prompts, which go in so many at once as run together."""
+        readers, size = [reader() for _ in prompts], self.engine.decoder.config.max_batch
+        paired = list(zip(prompts, readers, strict=True))
+        for start in range(0, len(paired), size):
+            await asyncio.gather(*(self.generate(prompt, each.config) for prompt, each in paired[start : start + size]))
+        return readers
 
     async def close(self, cancels: bool = False) -> None:
         """Take no more requests; wait for running ones, or cancel them. Further calls do nothing.

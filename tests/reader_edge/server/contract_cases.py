@@ -26,6 +26,12 @@ LLAMA_CPP_BODIES: Mapping[str, dict[str, Any]] = {
     "/tokenize": {"model": "demo", "content": "Hi"},
     "/detokenize": {"model": "demo", "tokens": [1]},
 }
+READING_BODIES: Mapping[str, dict[str, Any]] = {
+    "/v1/embeddings": {"model": "demo", "input": "Hi"},
+    **{path: {"model": "demo", "query": "Hi", "documents": ["Hi"]} for path in ("/v1/rerank", "/v2/rerank", "/rerank")},
+    "/api/embed": {"model": "demo", "input": "Hi"},
+    "/api/embeddings": {"model": "demo", "prompt": "Hi"},
+}
 _UNKNOWN = "made_up"
 
 

@@ -11,7 +11,13 @@ import jsonschema
 import pytest
 
 from reader_edge.server.api_error import ApiError, api_error
-from reader_edge.server.endpoints import ANTHROPIC_ENDPOINTS, ENDPOINTS, LLAMA_CPP_ENDPOINTS, OLLAMA_ENDPOINTS
+from reader_edge.server.endpoints import (
+    ANTHROPIC_ENDPOINTS,
+    ENDPOINTS,
+    LLAMA_CPP_ENDPOINTS,
+    OLLAMA_ENDPOINTS,
+    READING_ENDPOINTS,
+)
 from reader_edge.server.ignored_fields import LeftOut, RefusedFields
 from reader_edge.server.ollama.bodies import OllamaChatBody, Options
 from reader_edge.server.openapi import openapi_document
@@ -35,6 +41,7 @@ from tests.reader_edge.server.contract_cases import (
     BODIES,
     LLAMA_CPP_BODIES,
     OLLAMA_BODIES,
+    READING_BODIES,
     Case,
     all_cases,
     half_characters,
@@ -43,20 +50,21 @@ from tests.reader_edge.server.contract_cases import (
 from tests.reader_edge.server.ollama_requests import assert_refused as assert_refused_by_ollama
 from tests.reader_edge.server.openai.test_refusals import assert_refused
 
-EVERY_ENDPOINT = {**ENDPOINTS, **OLLAMA_ENDPOINTS, **ANTHROPIC_ENDPOINTS, **LLAMA_CPP_ENDPOINTS}
-EVERY_BODY = {**BODIES, **OLLAMA_BODIES, **ANTHROPIC_BODIES, **LLAMA_CPP_BODIES}
+EVERY_ENDPOINT = {**ENDPOINTS, **OLLAMA_ENDPOINTS, **ANTHROPIC_ENDPOINTS, **LLAMA_CPP_ENDPOINTS, **READING_ENDPOINTS}
+EVERY_BODY = {**BODIES, **OLLAMA_BODIES, **ANTHROPIC_BODIES, **LLAMA_CPP_BODIES, **READING_BODIES}
 CASES = [
     *all_cases(),
     *all_cases(OLLAMA_ENDPOINTS, OLLAMA_BODIES),
     *all_cases(ANTHROPIC_ENDPOINTS, ANTHROPIC_BODIES),
     *all_cases(LLAMA_CPP_ENDPOINTS, LLAMA_CPP_BODIES),
+    *all_cases(READING_ENDPOINTS, READING_BODIES),
 ]
 UNKNOWN = [case for case in CASES if is_unknown(case)]
 
 
 def assert_refused_on(path: str, response: Any, status: int, words: str = "") -> None:
     """In the words of the interface that has the path."""
-    if path in OLLAMA_ENDPOINTS:
+    if path.startswith("/api/"):
         assert_refused_by_ollama(response, status, words)
     elif path in ANTHROPIC_ENDPOINTS:
         assert_refused_by_anthropic(response, status, words)

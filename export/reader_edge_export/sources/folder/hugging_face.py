@@ -11,6 +11,7 @@ from reader_edge_export.sources.config.hf_config import hf_config
 from reader_edge_export.sources.folder.folder_files import check_entries, check_names, read_json, weight_files
 from reader_edge_export.sources.folder.stored_tensors import stored_tensors
 from reader_edge_export.sources.generation import end_ids, other_choices, own_sampling
+from reader_edge_export.sources.pooling import folder_pooling
 from reader_edge_export.sources.quantized.formats import (
     MXFP4,
     Quantization,
@@ -46,6 +47,9 @@ class HuggingFaceSource(Source):
     is_part: bool = False
     other_modules: tuple[str, ...] = ()
 
+    def own_pooling(self) -> str:
+        return folder_pooling(self.folder, self.config)
+
     @property
     def left_out(self) -> tuple[str, ...]:
         return self.other_modules
@@ -70,7 +74,9 @@ class HuggingFaceSource(Source):
         from reader_edge_export.sources.folder.folder_weights import open_folder
 
         packed = None if self._has_kept_experts else self.quantization
-        return open_folder(self.folder, plain_config(self.config), self.is_part, packed)
+        # An embedding model has no logit head, be it tied or not (Qwen3-Embedding-8B): the other one takes its place.
+        headless = {"tie_word_embeddings": True} if self.pooling == "last" else {}
+        return open_folder(self.folder, plain_config(self.config) | headless, self.is_part, packed)
 
     @property
     def is_kept(self) -> bool:

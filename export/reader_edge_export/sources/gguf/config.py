@@ -39,6 +39,7 @@ from reader_edge_runtime.errors import UnsupportedArchitectureError
 
 _IGNORED = (  # say nothing about the mathematics of a text
     *("tensor_data_layout", "rope.scaling.finetuned", "source_quantization", "source_fp8_tensors"),
+    *("pooling_type", "classifier.output_labels"),
     # Of angles, which are one and the same for all axes of images in a text; how a text tells where images are.
     *("mrope_sections", "rope.mrope_section", "rope.dimension_sections", "rope.mrope_interleaved"),
     *("image_token_id", "image_token_index", "vision_start_token_id", "vision_end_token_id", "spatial_merge_size"),
@@ -50,6 +51,7 @@ _INERT = {  # values of keys that change nothing where they are written
     "leading_dense_block_count": 0,
     "ssm.v_head_reordered": True,
 }
+LAST, RANK = 3, 4  # of {architecture}.pooling_type
 _WITHOUT = {"qwen3_5_moe_text": ("intermediate_size",)}  # what a model type has no use for
 _IMAGE_KEYS, _IMAGE_TENSORS = ("vision.", "audio.", "mm."), ("v.", "a.", "s.", "mm.")
 _MAX_LEARNED_POSITIONS = 1 << 13  # transformers keeps a square mask of them for every layer
@@ -76,6 +78,11 @@ def config_of(file: GgufFile) -> Config:
     of_images = [key for key in keys if key.startswith(_IMAGE_KEYS)]  # which some files have without such a model
     values.check_all_read((*_IGNORED, *of_images), _INERT)
     return {key: value for key, value in config.items() if key not in _WITHOUT.get(model_type, ())}
+
+
+def pooling_type_of(file: GgufFile) -> int:
+    """What llama.cpp makes of a model's states, by its numbers: 0 nothing. Raises GgufError."""
+    return Metadata(file, architecture_of(file)).size("pooling_type", 0, least=0)
 
 
 def _check_is_model(file: GgufFile) -> None:

@@ -11,9 +11,9 @@ import numpy as np
 from reader_edge_export.blocks.block_type import BLOCK_TYPES
 from reader_edge_export.sources.architectures import MIN_CONTEXT, check_architecture, max_context_of
 from reader_edge_export.sources.generation import own_sampling
-from reader_edge_export.sources.gguf.config import config_of
+from reader_edge_export.sources.gguf.config import LAST, RANK, config_of, pooling_type_of
 from reader_edge_export.sources.gguf.gguf_file import GgufFile, is_dequantizable
-from reader_edge_export.sources.gguf.layer_sizes import unread_tensors
+from reader_edge_export.sources.gguf.layer_sizes import CLASSIFIER, unread_tensors
 from reader_edge_export.sources.gguf.ollama import in_words_of_llama_cpp
 from reader_edge_export.sources.gguf.tokenizer import build_tokenizer
 from reader_edge_export.sources.gguf.vocabulary import GgufVocabulary, chat_template_of, vocabulary_of
@@ -32,6 +32,7 @@ _SAMPLING_KEYS = {
     **{"temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"},
     "repetition_penalty": "penalty_repeat",
 }
+_SAME_ROW = 0.9  # cosine of a row, in whatever types it is stored twice; other rows have a third of that
 _SAMPLING = "general.sampling."
 # Switches of what llama.cpp does besides, all off at 0, and what counts only beside them.
 _SWITCHES = {"mirostat": ("mirostat_tau", "mirostat_eta"), "xtc_probability": ("xtc_threshold",)}
@@ -87,6 +88,10 @@ class GgufSource(Source):
         active = [repr(key[:_MAX_KEY_CHARACTERS])[1:-1] for key in given if key not in idle]
         return tuple(_SAMPLING + key for key in active[:_MAX_KEYS])
 
+    def own_pooling(self) -> str:
+        kind = pooling_type_of(self.file)
+        return "rank" if kind == RANK else "last" if kind == LAST else ""
+
     @property
     def files(self) -> list[Path]:
         return [self.file.path]
@@ -104,7 +109,27 @@ class GgufSource(Source):
     def open_model(self) -> "SourceModel":
         from reader_edge_export.sources.gguf.weights import open_weights
 
+        if CLASSIFIER in self.file.tensors:
+            self._check_classifier()
         return open_weights(self.file, self.config)
+
+    def _check_classifier(self) -> None:
+        """Raise GgufError where a reranker's rows of "yes" and "no" are not those of the file's logit head.
+
+        llama.cpp's converter writes them in place of a head that is not the input embedding.
+        """
+        tensors, tokens = self.file.tensors, self.vocabulary.tokens
+        head = tensors.get("output.weight") or tensors["token_embd.weight"]
+        rows = self.file.values(CLASSIFIER)
+        own = np.empty((1, head.shape[1]), np.float32)
+        for answer, row in zip(("yes", "no"), rows, strict=False):
+            if answer in tokens and row.shape == own[0].shape:
+                self.file.read_into(own, head, tokens.index(answer))
+                if own[0] @ row > _SAME_ROW * np.linalg.norm(own) * np.linalg.norm(row):
+                    continue
+            raise self.file.error(
+                f"lacks the logit head that its row of {answer!r} is of", "give the model in Hugging Face format"
+            )
 
     @property
     def is_kept(self) -> bool:

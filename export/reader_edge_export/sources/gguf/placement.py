@@ -22,7 +22,7 @@ from reader_edge_export.sources.gguf.expert_places import (
     is_transposed,
 )
 from reader_edge_export.sources.gguf.gguf_file import GgufFile, Tensor
-from reader_edge_export.sources.gguf.layer_sizes import architecture_of, unread_tensors
+from reader_edge_export.sources.gguf.layer_sizes import CLASSIFIER, architecture_of, unread_tensors
 from reader_edge_export.sources.gguf.rope import ROPE_TENSORS
 from reader_edge_runtime.arrays import Float32Array, Int64Array
 
@@ -125,7 +125,7 @@ class Placement:
     def tensors(self) -> Iterator[Tensor]:
         """The file's tensors that fill parameters."""
         later = unread_tensors(self._file, self._config.num_hidden_layers)
-        others = {*ROPE_TENSORS.get(self._architecture, ()), *later, *self._unread}
+        others = {CLASSIFIER, *ROPE_TENSORS.get(self._architecture, ()), *later, *self._unread}
         return (self._shaped(tensor) for name, tensor in self._file.tensors.items() if name not in others)
 
     def _shaped(self, tensor: Tensor) -> Tensor:

@@ -38,6 +38,7 @@ _IGNORED = frozenset(
     | {f"fim_{name}_token_id" for name in ("pre", "suf", "mid", "pad", "rep", "sep")}
     | {f"{name}_token_ids" for name in ("bos", "unknown", "padding", "seperator", "cls", "mask")}
 )
+_RERANK = "rerank"  # a template with {query} and {document}, which is none of conversations
 _INERT = {f"add_{name}_token": False for name in ("unknown", "padding", "seperator", "sep", "cls", "mask")}
 
 
@@ -130,7 +131,7 @@ def chat_template_of(file: GgufFile) -> str | dict[str, str] | None:
     names = values.texts("chat_templates") if values.has("chat_templates") else []
     if len(names) > _MAX_TEMPLATES:
         raise TokenizerError(f"'{file.path}' has {len(names)} chat templates, more than are read: {OTHER}.")
-    named = {name: values.text(f"chat_template.{name}", "") for name in names}
+    named = {name: values.text(f"chat_template.{name}", "") for name in names if name != _RERANK}
     if default and named:
         return {**named, "default": default}
     return default or named or None

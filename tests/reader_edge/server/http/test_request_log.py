@@ -81,7 +81,7 @@ BODY = {"model": "demo", "prompt": "# tar", "max_tokens": 4}
     [
         ({"path": "/v1/nothing"}, 404, None, "There is no POST /v1/nothing here."),
         ({"path": "/health"}, 405, None, "There is no POST /health here."),
-        ({"path": "/v1/embeddings"}, 400, None, "makes no embeddings"),
+        ({"path": "/v1/embeddings", "json": {"model": "demo", "input": "a"}}, 400, "demo", "makes no embeddings"),
         ({"path": "/api/create"}, 501, None, "changes nothing of it"),
         ({"path": "/api/show", "json": {"name": "other"}}, 404, "other", "model 'other' not found"),
         ({"headers": {"Content-Type": "text/plain"}, "content": "{}"}, 415, None, "The body must be JSON"),
