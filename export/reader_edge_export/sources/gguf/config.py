@@ -39,7 +39,7 @@ from reader_edge_runtime.errors import UnsupportedArchitectureError
 
 _IGNORED = (  # say nothing about the mathematics of a text
     *("tensor_data_layout", "rope.scaling.finetuned", "source_quantization", "source_fp8_tensors"),
-    *("pooling_type", "classifier.output_labels"),
+    "classifier.output_labels",
     # Of angles, which are one and the same for all axes of images in a text; how a text tells where images are.
     *("mrope_sections", "rope.mrope_section", "rope.dimension_sections", "rope.mrope_interleaved"),
     *("image_token_id", "image_token_index", "vision_start_token_id", "vision_end_token_id", "spatial_merge_size"),
@@ -115,9 +115,11 @@ def _shared(file: GgufFile, values: Metadata) -> Config:
         raise file.error(f"sends each token to {num_chosen} of {num_experts} experts")
     if not values.flag("attention.causal", True):
         raise UnsupportedArchitectureError(f"'{file.path}' attends to later tokens too, so it is no text generator.")
-    if pooling := values.size("pooling_type", 0, least=0):
+    pooling = values.size("pooling_type", 0, least=0)
+    if pooling not in (0, LAST, RANK) or (pooling == RANK and architecture_of(file) != "qwen3"):
         raise UnsupportedArchitectureError(
-            f"'{file.path}' makes embeddings of texts (pooling_type {pooling}), so it is no text generator."
+            f"'{file.path}' makes embeddings of texts (pooling_type {pooling}), and not of their last tokens' states: "
+            "give a model that does so, or one that answers."
         )
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None:

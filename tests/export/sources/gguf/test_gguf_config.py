@@ -87,7 +87,8 @@ def test_what_cannot_be_mapped_is_refused_by_name(values: dict[str, Any], words:
     [
         ({"llama.expert_count": 8, "llama.expert_used_count": 2}, "mixture of experts"),
         ({"llama.attention.causal": False}, "later tokens"),
-        ({"llama.pooling_type": 3}, r"makes embeddings of texts \(pooling_type 3\)"),
+        ({"llama.pooling_type": 1}, r"makes embeddings of texts \(pooling_type 1\)"),
+        ({"llama.pooling_type": 4}, r"makes embeddings of texts \(pooling_type 4\)"),
         ({"llama.attention.value_length": 8}, "differ in size"),
         ({"llama.rope.scaling.type": "longrope"}, "'longrope'"),
         ({"llama.rope.scaling.attn_factor": 1.5}, "scales attention by 1.5"),
