@@ -35,6 +35,13 @@ def test_a_model_is_fetched_once_with_what_an_export_needs(hub: FakeHub) -> None
     assert [name for name, _ in hub.downloads] == ["config.json", "model.safetensors"]
 
 
+def test_what_says_how_an_embedding_model_pools_comes_along_and_no_other_folder(hub: FakeHub) -> None:
+    hub.files |= {"1_Pooling/config.json": b"{}", "onnx/config.json": b"{}"}
+    folder = pulled("owner/model")
+    files = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    assert sorted(files) == ["1_Pooling/config.json", "config.json", "model.safetensors"]
+
+
 def test_the_command_prints_where_the_model_lies(hub: FakeHub, runner: CliRunner) -> None:
     result = runner.invoke(main, ["pull", "owner/model"])
     assert (result.exit_code, result.stderr) == (0, "")
