@@ -104,7 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(data[begin:])
 
     def _name(self) -> str:
-        return self.path.partition("?")[0].rpartition("/")[2]
+        return self.path.partition("?")[0].partition(f"/{REVISION}/")[2]
 
     def _send_head(self, status: int, num_bytes: int) -> None:
         self.send_response(status)
