@@ -157,8 +157,8 @@ class OllamaEmbedEndpoint(_OllamaEndpoint[OllamaEmbedBody]):
 
     def _completion_request(self, body: OllamaEmbedBody) -> CompletionRequest:
         check_ollama_model(body.model, self._settings)
-        one = [body.input] if body.input else []  # no text at all loads the model
-        return self._embedding_request(one if isinstance(body.input, str) else body.input, body.dimensions)
+        texts = [body.input] if isinstance(body.input, str) else body.input
+        return self._embedding_request([] if body.input == "" else texts, body.dimensions)  # none loads the model
 
     def _whole(
         self,

@@ -151,7 +151,7 @@ def test_a_reranker_in_gguf_is_read_where_its_rows_are_those_of_its_head(tmp_pat
     model = build_source("qwen3", tmp_path / "source")
     (tmp_path / "source" / "tokenizer.json").write_bytes((tmp_path / "other" / "tokenizer.json").read_bytes())
     ids = [find_source(str(tmp_path / "source"), None).load_tokenizer(VOCAB_SIZE).vocab[each] for each in ("yes", "no")]
-    rows = model.get_input_embeddings().weight.detach().numpy()[ids]
+    rows = model.get_parameter("model.embed_tokens.weight").detach().numpy()[ids]
     values = {"qwen3.pooling_type": 4, "qwen3.classifier.output_labels": ["yes", "no"]}
     values |= {"tokenizer.chat_templates": ["rerank"], "tokenizer.chat_template.rerank": "{query} {document}"}
     for tensor, is_own in ((rows, True), (rows[::-1].copy(), False)):

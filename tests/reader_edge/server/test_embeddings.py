@@ -85,6 +85,7 @@ def test_an_embedding_has_the_same_bits_whatever_runs_beside_it_and_in_chunks_of
 
 def test_openais_client_gets_vectors_of_length_one_in_either_form(embedder: Served, embedding_engine: Engine) -> None:
     async def ask() -> Any:
+        http: Any  # httpx2's, or what is like it
         async with embedder.client() as http:
             client = openai.AsyncOpenAI(api_key="-", base_url="http://localhost:8000/v1", http_client=http)
             packed = await client.embeddings.create(model="demo", input=TEXTS)
