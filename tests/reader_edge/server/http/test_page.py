@@ -1,40 +1,63 @@
-"""The page at `/`: what it may do, what it gets, and how it behaves in a browser."""
+"""The page at `/`: what it may do, what it is made of, and what it gets."""
 
 import base64
 import hashlib
 import re
-import shutil
-import socket
-from collections.abc import Iterator
-from threading import Thread
-from typing import Any
+import tomllib
 
-import pytest
-import uvicorn
+from pathspec import GitIgnoreSpec
 
 from reader_edge.server.openai.choices import DraftSpans
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine, Engine, GenerationChunk, GenerationConfig
-from tests.reader_edge.server.conftest import LIMIT_S, Served
+from tests.conftest import ROOT
+from tests.reader_edge.server.conftest import Served
 from tests.reader_edge.server.openai.test_answers import events
 
+FOLDER = ROOT / "reader_edge" / "server" / "page"
+OTHERS = [FOLDER / "marked.umd.js", FOLDER / "purify.min.js"]
+OWN = sorted(set(FOLDER.glob("*.js")) - set(OTHERS))
 KEY = "0123456789abcdef"
 MESSAGES = [{"role": "user", "content": "What is tar?"}]
 
 
-def test_it_is_one_file_that_may_only_run_itself_and_ask_its_own_server(served: Served) -> None:
+def test_it_is_one_file_that_may_only_run_its_own_scripts_and_ask_its_own_server(served: Served) -> None:
     page = served.get("/")
     assert page.headers["content-type"].startswith("text/html")
-    assert 'data-form="chat"' in page.text
     policy = dict(rule.split(" ", 1) for rule in page.headers["content-security-policy"].split("; "))
     assert policy["default-src"] == "'none'"
     assert policy["connect-src"] == "'self'"
-    for kind in ("script", "style"):
-        (content,) = re.findall(f"<{kind}[^>]*>(.*?)</{kind}>", page.text, re.DOTALL)
-        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
-        assert policy[f"{kind}-src"] == f"'sha256-{digest}'"
-    assert not re.search(r"https?:|//[a-z]|innerHTML|\son[a-z]+=|\sstyle=|\ssrc=", page.text)
+    assert policy["img-src"] == "data:"
+    assert policy["require-trusted-types-for"] == "'script'"
+    for kind, num_elements in {"script": 7, "style": 1}.items():
+        contents = re.findall(f"<{kind}>(.*?)</{kind}>", page.text, re.DOTALL)
+        digests = [base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in contents]
+        assert policy[f"{kind}-src"] == " ".join(f"'sha256-{each}'" for each in digests)
+        assert len(digests) == num_elements
+    markup = re.sub("<(script|style)>.*?</\\1>", "", page.text, flags=re.DOTALL)
+    assert not re.search(r"https?:|//[a-z]|\son[a-z]+=|\sstyle=|\ssrc=", markup)
     assert page.headers["x-content-type-options"] == "nosniff"
+
+
+def test_its_own_scripts_write_no_html_and_name_no_address() -> None:
+    scripts = {path.name: path.read_text("utf-8") for path in OWN}
+    assert len(scripts) == 5
+    text = "".join(scripts.values()).replace("http://www.w3.org/2000/svg", "")
+    assert not re.search(r"https?://|innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b", text)
+
+
+def test_wheels_have_all_that_it_is_made_of_with_its_licences() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    assert "reader_edge" in project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    ignored = GitIgnoreSpec.from_lines((ROOT / ".gitignore").read_text("utf-8").splitlines())  # as hatch leaves out
+    assert [path.name for path in FOLDER.iterdir() if path.suffix and ignored.match_file(path.relative_to(ROOT))] == []
+    page = (FOLDER / "page.html").read_text("utf-8")
+    named = re.findall(r'(?:src|href)="([\w.]+\.(?:js|css))"', page)
+    assert len(named) == 8
+    assert [name for name in named if not (FOLDER / name).is_file()] == []
+    licences = FOLDER / "README.md"
+    assert licences.relative_to(ROOT).as_posix() in project["project"]["license-files"]
+    assert [path.name for path in OTHERS if f"`{path.name}`" not in licences.read_text("utf-8")] == []
 
 
 def test_with_keys_the_page_itself_is_open_and_nothing_else(async_engine: AsyncEngine) -> None:
@@ -80,76 +103,3 @@ def test_texts_that_come_late_or_are_spelled_otherwise_are_still_shown_whole(eng
         ("more", ""),
     ]
     assert DraftSpans(engine.tokenizer).push(GenerationChunk("é", (ids[0],), sources=("context",))) == [("é", "")]
-
-
-# Within the page: an answer of the demo may have ended before a click from outside.
-STOP_AT_FIRST_WORDS = """new MutationObserver((_, observer) => {
-    const answer = document.querySelectorAll(".assistant p")[1];
-    if (answer && answer.textContent.length >= 10) {
-        observer.disconnect();
-        document.querySelector("#stop").click();
-    }
-}).observe(document.body, {childList: true, subtree: true, characterData: true})"""
-
-
-@pytest.fixture
-def address(async_engine: AsyncEngine) -> Iterator[str]:
-    """Of a server with a key."""
-    app = Served(async_engine, ServerSettings("demo", (KEY.encode(),), max_tokens=4000)).app
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
-    with socket.create_server(("127.0.0.1", 0)) as place:
-        thread = Thread(target=server.run, args=([place],))
-        thread.start()
-        yield f"http://127.0.0.1:{place.getsockname()[1]}/"
-        server.should_exit = True
-        thread.join(LIMIT_S)
-
-
-@pytest.fixture
-def browser() -> Iterator[Any]:
-    api = pytest.importorskip(
-        "playwright.sync_api", reason="no browser is driven without playwright: pip install playwright"
-    )
-    program = shutil.which("chromium") or pytest.skip("chromium is not installed: apt install chromium")
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-def test_in_a_browser_it_asks_for_the_key_chats_stops_and_answers_again(address: str, browser: Any) -> None:
-    expect = pytest.importorskip("playwright.sync_api").expect
-    page = browser.new_page()
-    shown: list[str] = []
-    page.on("console", lambda message: shown.append(message.text))
-    sent: list[str] = []
-    page.on("request", lambda request: sent.append(request.url))
-    figures, answers = page.locator(".figures"), page.locator(".assistant p")
-    page.goto(address)
-    page.wait_for_selector("#keyed:not([hidden])")
-    page.fill("#key", KEY)
-    page.press("#key", "Tab")
-    expect(page.locator("#model")).to_have_text("demo")
-    page.fill("#tokens", "60")
-    page.fill("#text", "<img src=x onerror=alert(1)> # tar\n\n# tar")
-    page.press("#text", "Enter")
-    expect(figures).to_contain_text("60 tokens")
-    first = answers.text_content()
-    assert page.locator(".assistant .tint").count() > 0
-    assert page.locator("img").count() == 0
-    page.click("#again")
-    expect(figures).to_contain_text("60 tokens")
-    assert answers.text_content() == first
-    page.fill("#tokens", "3000")
-    page.fill("#text", "# git")
-    page.evaluate(STOP_AT_FIRST_WORDS)
-    page.click("#send")
-    expect(figures.nth(1)).to_have_text("stopped")
-    expect(answers.nth(1)).to_contain_text(re.compile(r"[\s\S]{10}"))
-    page.fill("#tokens", "0")
-    page.click("#again")
-    expect(page.locator(".error")).to_contain_text("max_tokens")
-    page.click("#clear")
-    assert page.locator("article").count() == 0
-    assert not [line for line in shown if "Content Security Policy" in line], shown
-    assert {url.removeprefix(address).split("/")[0] for url in sent} <= {"", "v1"}, sent
