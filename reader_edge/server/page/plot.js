@@ -39,7 +39,7 @@ function drawPlot(svg, samples) {
   drawn("polyline", svg, { class: "share", points: line((step) => step.share) });
   drawn("polyline", svg, { class: "speed", points: line((step) => step.speed / fastest) });
   drawn("text", svg, { class: "speed-key", x: PLOT_WIDTH + 5, y: 12 }).textContent = `${fastest.toFixed(0)} a second at most`;
-  drawn("text", svg, { class: "share-key", x: PLOT_WIDTH + 5, y: 26 }).textContent = "- - accepted of the drafted";
+  drawn("text", svg, { class: "share-key", x: PLOT_WIDTH + 5, y: 26 }).textContent = "- - drafts accepted";
   const words = `Tokens a second, at most ${fastest.toFixed(0)}; dashed: the share of draft tokens that were accepted.`;
   svg.setAttribute("aria-label", words);
 }
