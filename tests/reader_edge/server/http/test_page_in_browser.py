@@ -231,7 +231,7 @@ def test_conversations_outlive_the_page_and_are_deleted_one_and_all(tab: Tab) ->
     assert items.all_inner_texts() == ["Second question", "First question"]
     assert tab.page.locator(".question").inner_text() == "Second question"
     items.nth(1).click()
-    assert tab.page.locator(".question").inner_text() == "First question"
+    tab.expect(tab.page.locator(".question")).to_have_text("First question")
     tab.page.get_by_role("button", name="Delete First question").click()
     assert items.all_inner_texts() == ["Second question"]
     assert tab.page.locator("article").count() == 0
