@@ -13,12 +13,12 @@ CEILINGS = {  # lines of a room, raised only in the commit that says why
     "reader_edge": ("*.py", 19_353),  # prompts from disk are proven; budgets; infill; embeddings
     "wings": ("*.py", 3_650),
     "native": ("*", 9_000),
-    "tests": ("*.py", 68_583),  # texts outlive the process; budgets; infill; embeddings
+    "tests": ("*.py", 68_891),  # the page; texts outlive the process; budgets; infill; embeddings
     "reader_edge/server": ("*.py", 8_189),  # several models; responses; budgets; infill; models go; embeddings
     "reader_edge/bench": ("*.py", 1_350),
     "benchmarks": ("*.py", 5_250),
     "scripts": ("*", 1_840),  # what a workspace brings to edits
-    "docs": ("*.md", 5_898),  # agents tried; workspaces measured; prefix caches; budgets; infill; models go; embeddings
+    "docs": ("*.md", 5_902),  # agents; workspaces; prefix caches; budgets; infill; models go; embeddings; the page
 }
 CODE = ("benchmarks", "export", "models", "native", "reader_edge", "runtime", "scripts", "tests", "wings")
 
