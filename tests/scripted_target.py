@@ -19,8 +19,9 @@ from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.package.manifest import CHAT_TEMPLATE_NAME, TOKENIZER_NAME, Manifest, file_entry
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.tokenizer import Tokenizer
-from tests.conftest import ROOT
 from tests.fake_target import FakeTarget, make_manifest
+
+ROOT = Path(__file__).resolve().parent.parent  # not the tests' own, whose import sets a cache of models for tests
 
 Script = Callable[[str], str]  # a rendered conversation, up to where the answer begins -> the answer
 

@@ -50,7 +50,7 @@ def replay_reader_edge(requests: Sequence[RecordedRequest], pass_seconds: Mappin
 
     def draft(request: ReplayedRequest, num_left: int) -> DraftTree:
         tree = request.draft(widths[-1], min(MAX_DEPTH, max(1, num_left)))
-        return tree.pruned(_best_width(tree.values, times))
+        return tree.pruned(best_width(tree.values, times))
 
     simulator = Simulator(partial(ReplayedRequest, core), draft)
     for request in requests:
@@ -58,7 +58,7 @@ def replay_reader_edge(requests: Sequence[RecordedRequest], pass_seconds: Mappin
     return simulator.stats
 
 
-def _best_width(values: Sequence[float], times: Float64Array) -> int:
+def best_width(values: Sequence[float], times: Float64Array) -> int:
     """Nodes of a tree that a pass pays best for: each adds its value to the tokens expected of it.
 
     values: of its nodes, the root's among them. times: float64 (W,), seconds of a pass over 1, 2, ... nodes.

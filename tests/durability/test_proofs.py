@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pytest
 
-from tests.durability import server_proof
+from tests.durability import client_soak, server_proof
 from tests.durability.server_process import reader_edge
 from tests.durability.server_questions import Answer, Question
 from tests.reader_edge.package_copy import CHAT_TEMPLATE, PackageCopy
@@ -111,3 +112,23 @@ def test_a_killed_server_starts_again_and_leaves_nothing() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("2 kills")
+
+
+def test_answers_with_anothers_secret_or_text_are_found(demo_folder: Path, tmp_path: Path) -> None:
+    soak = client_soak.ClientSoak(demo_folder, tmp_path, 2, seed=0)
+    talk, other = soak._talks
+    talk.expected.append(client_soak.Reply("as plain", 2))
+    for text, num_faults in (("as plain", 0), ("another", 1), (f"as {other.secret}", 3)):
+        body = {"message": {"role": "assistant", "content": text}, "done": True, "eval_count": 2}
+        soak._compare("/api/chat", talk, 0, False, httpx.Response(200, json=body))
+        assert len(soak.faults) == num_faults
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not Path("/proc").exists(), reason="processes are looked for in /proc")
+def test_clients_of_a_killed_server_get_their_own_answers(
+    package: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = ["--clients", "4", "--minutes", "0.05", "--tokens", "2000"]
+    assert client_soak.main([str(package), *sizes]) == 0, capsys.readouterr().out
+    assert "\n0 faults" in capsys.readouterr().out

@@ -48,17 +48,17 @@ class Scene(NamedTuple):
     def of(cls, text: str) -> "Scene":
         """text: a conversation as ChatML."""
         task, results = None, list[str]()
-        turns = _TURN.findall(text)
+        turns = turns_of(text)
         for role, content in turns:
             if role != "user":
                 continue
-            outputs = ["".join(each) for each in _RESULT.findall(content)]
+            outputs = results_of(content)
             found = None if outputs else _TASK.search(content)
             if found:
                 task, results = Task(*found.groups()), []
             results += outputs
         system = "".join(content for role, content in turns if role == "system")
-        return cls(system, task, results, dict(_tools(system)))
+        return cls(system, task, results, dict(tools_of(system)))
 
 
 def edit_script(text: str) -> str:
@@ -77,11 +77,22 @@ def edit_script(text: str) -> str:
             return f"The file was not read: {scene.results[0]:.200}"
         return _call(scene, _EDITORS, "sed -i 's/{old}/{new}/' {path}".format(**scene.task._asdict()))
     if _LAST in scene.tools:
-        return _written(scene.tools[_LAST], {"": DONE})
+        return written_call(scene.tools[_LAST], {"": DONE})
     return DONE
 
 
-def _tools(system: str) -> Iterator[tuple[str, Json]]:
+def turns_of(text: str) -> list[tuple[str, str]]:
+    """Roles and contents of a conversation as ChatML."""
+    return _TURN.findall(text)
+
+
+def results_of(content: str) -> list[str]:
+    """Of tools, in a turn of the user's."""
+    return ["".join(each) for each in _RESULT.findall(content)]
+
+
+def tools_of(system: str) -> Iterator[tuple[str, Json]]:
+    """The tools of a system turn, by their names in lower case."""
     for block in _TOOLS.findall(system):
         for line in block.splitlines():
             tool = json.loads(line)["function"]
@@ -96,10 +107,10 @@ def _call(scene: Scene, names: tuple[str, ...], command: str) -> str:
     if tool is None:
         return f"There is no tool for this among {', '.join(scene.tools)}."
     values = {"path|file": task.path, "old|search": task.old, "new|replace": task.new, "command|cmd": command}
-    return _written(tool, values | {"patch|input": _patch(task)})
+    return written_call(tool, values | {"patch|input": _patch(task)})
 
 
-def _written(tool: Json, values: Json) -> str:
+def written_call(tool: Json, values: Json) -> str:
     """A call in Hermes' form. values: by patterns of the parameters' names."""
     arguments = _filled(tool.get("parameters") or {}, values)
     return f"<tool_call>\n{json.dumps({'name': tool['name'], 'arguments': arguments})}\n</tool_call>"

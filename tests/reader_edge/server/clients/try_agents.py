@@ -56,7 +56,9 @@ def _library(name: str, *packages: str) -> Client:
 
 
 CLIENTS = {
-    "claude": Client("npm", ("@anthropic-ai/claude-code",), ("-p", "{prompt}", "--allowedTools", "Read,Edit")),
+    "claude": Client(
+        "npm", ("@anthropic-ai/claude-code",), ("-p", "{prompt}", "--allowedTools", "Read,Edit,Write,Bash")
+    ),
     "codex": Client(
         "npm",
         ("@openai/codex",),
@@ -216,9 +218,9 @@ def _settings(home: Path, url: str, model: str) -> dict[str, str]:
 
 
 @contextmanager
-def scripted_server(record: Path) -> Iterator[None]:
-    """`serve_script` in a process of its own."""
-    command = [sys.executable, "-m", "tests.reader_edge.server.clients.serve_script", str(PORT), str(record)]
+def scripted_server(record: Path, module: str = "tests.reader_edge.server.clients.serve_script") -> Iterator[None]:
+    """`serve_script`, or a module that takes what it does, in a process of its own."""
+    command = [sys.executable, "-m", module, str(PORT), str(record)]
     with (record.parent / "server.log").open("w") as log, subprocess.Popen(command, stderr=log, cwd=ROOT) as server:
         try:
             for _ in range(600):

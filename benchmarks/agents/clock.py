@@ -1,0 +1,108 @@
+"""Sessions on a real model by the clock: its passes are real, and what it says is what was recorded."""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.agents.session_script import make_project
+from benchmarks.agents.sessions import Turn
+from reader_edge_runtime import Engine
+from reader_edge_runtime.cache import Cache
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.draft_sources import DraftSources
+from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
+from reader_edge_runtime.forward_result import ForwardResult
+from reader_edge_runtime.stats import GenerationStats
+from reader_edge_runtime.target import Pass, Target
+
+ARMS = ("plain", "drafted", "with workspace")
+
+
+class Recorded:
+    """Lets a target choose the tokens of a text, wherever a node is on it. One request at a time."""
+
+    def __init__(self, target: Target) -> None:
+        self.text: list[int] = []
+        self._forward = target.forward
+        target.forward = self.forward  # type: ignore[method-assign]
+
+    def forward(self, cache: Cache, wanted: Pass) -> ForwardResult:
+        """See Target."""
+        result = self._forward(cache, wanted)
+        for b, (tree, rows) in enumerate(zip(wanted.trees, wanted.rows, strict=True)):
+            places = self._places(tree, cache.lengths[wanted.first_slot + b])
+            for row, node in enumerate(rows):
+                if 0 <= places[node] < len(self.text) - 1:
+                    top_ids, following = result.top_ids[b, row], self.text[places[node] + 1]
+                    top_ids[top_ids == following] = top_ids[0]
+                    top_ids[0] = following
+        return result
+
+    def _places(self, tree: DraftTree, length: int) -> list[int]:
+        """Of each node, its place in the text; -1 off it."""
+        places: list[int] = []
+        for token_id, parent in zip(tree.token_ids, tree.parents, strict=True):
+            place = length if parent < 0 else places[parent] + 1
+            is_on_it = (parent < 0 or place > 0) and place < len(self.text) and self.text[place] == token_id
+            places.append(place if is_on_it else -1)
+        return places
+
+
+class Timed(NamedTuple):
+    """A turn of an arm. first_s: until its first token, of a prompt whose beginning was kept."""
+
+    arm: str
+    turn: int
+    first_s: float
+    stats: GenerationStats
+
+
+@contextmanager
+def loaded(package: Path, **options: Any) -> Iterator[tuple[Engine, Recorded]]:
+    """An engine that is ready to draft."""
+    with Engine.load(package, **options) as engine:
+        if isinstance(engine.decoder.drafter, RetrievalDrafter):
+            engine.decoder.drafter.wait()
+        yield engine, Recorded(engine.decoder.target)
+
+
+def run_turn(engine: Engine, recorded: Recorded, turn: Turn, num_tokens: int, is_drafted: bool) -> GenerationStats:
+    """Answer a turn, or begin to. Raises RuntimeError where the answer is not what was recorded."""
+    recorded.text = [*turn.prompt, *turn.answer]
+    sent: dict[str, Any] = {"max_tokens": num_tokens, "temperature": 0, "ignores_eos": True, "is_drafted": is_drafted}
+    result = engine.generate(turn.prompt, **sent)
+    if list(result.token_ids) != turn.answer[:num_tokens]:
+        raise RuntimeError("The answer is not the recorded one.")
+    return result.stats
+
+
+def sessions(package: Path, turns: Sequence[Turn], rounds: int) -> Iterator[Timed]:
+    """Whole sessions of each arm, interleaved; each session begins with nothing kept."""
+    with tempfile.TemporaryDirectory() as folder:
+        make_project(Path(folder))
+        workspace = DraftSources(workspace=folder)
+        with loaded(package) as without, loaded(package, sources=workspace) as beside:
+            engines = dict(zip(ARMS, (without, without, beside), strict=True))
+            for turn in range(rounds):
+                for arm in ARMS[turn % len(ARMS) :] + ARMS[: turn % len(ARMS)]:
+                    engine, recorded = engines[arm]
+                    engine.forget()
+                    for number, each in enumerate(turns):
+                        stats = run_turn(engine, recorded, each, len(each.answer), arm != "plain")
+                        yield Timed(arm, number, stats.prefill_s, stats)
+
+
+def restarts(package: Path, turns: Sequence[Turn], rounds: int) -> Iterator[Timed]:
+    """First tokens of turns behind a restart, with a prefix cache that the process before has filled and without."""
+    with tempfile.TemporaryDirectory() as folder:
+        with loaded(package, prefix_cache=folder) as (engine, recorded):
+            for each in turns[:-1]:
+                run_turn(engine, recorded, each, len(each.answer), True)
+        for _ in range(rounds):
+            for number in sorted({1, len(turns) // 2, len(turns) - 1}):
+                for arm, options in (("restarted", {}), ("with prefix cache", {"prefix_cache": folder})):
+                    with loaded(package, **options) as (engine, recorded):
+                        stats = run_turn(engine, recorded, turns[number], 1, False)
+                    yield Timed(arm, number, stats.prefill_s, stats)
