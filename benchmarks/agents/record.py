@@ -52,8 +52,8 @@ def _recorded(name: str, folder: Path) -> int:
             note = tried(name, commands, URL, MODEL, TASK.format(path=work / "project"), work)
         lines = record.read_text("utf-8").splitlines() if record.exists() else []
     pairs = [(each["prompt"], each["answer"]) for each in map(json.loads, lines)]
-    asked = [pair for pair in pairs if "in the project at" in pair[0] and "<tools>" in pair[0]]
-    turns = chained(asked, str(work))
+    prompts = [pair for pair in pairs if "in the project at" in pair[0] and "<tools>" in pair[0]]
+    turns = chained(prompts, str(work))
     is_whole = (work / "project" / TEST).exists() and len(turns) == len(KINDS) and not note
     print(f"{name} {version}: {len(turns)} turns, {'whole' if is_whole else f'broke off: {note} ({work})'}")
     FOLDER.mkdir(exist_ok=True)
@@ -62,14 +62,14 @@ def _recorded(name: str, folder: Path) -> int:
     return int(not is_whole)
 
 
-def chained(asked: list[tuple[str, str]], work: str) -> list[dict[str, str]]:
+def chained(prompts: list[tuple[str, str]], work: str) -> list[dict[str, str]]:
     """Prompts and answers as turns of one text; `resent` is an answer as the next prompt has it, where it differs.
 
-    Scripts are also asked at nodes of drafts, whose texts leave an answer in its midst: those are left out. Raises
+    Scripts are also prompts at nodes of drafts, whose texts leave an answer in its midst: those are left out. Raises
     ValueError for a prompt that changes what came before the last answer.
     """
     turns, before, answer = list[dict[str, str]](), "", ""
-    for prompt, following in asked:
+    for prompt, following in prompts:
         if not prompt.startswith(before):
             raise ValueError("A client changed an earlier part of its prompt.")
         resent, _, rest = prompt[len(before) :].partition(END) if turns else ("", "", prompt)

@@ -168,7 +168,7 @@ class ClientSoak:
                     talk.messages.append({"role": "assistant", "content": reply.text})
 
     async def _client(self, talk: Talk, end: float, min_tokens: int) -> None:
-        """Ask turn after turn, again and again; what is cut is asked again."""
+        """Send turn after turn without an end; what is cut is sent again."""
         while time.monotonic() < end or self.counts["tokens compared"] < min_tokens:
             for turn in range(NUM_TURNS):
                 while not await self._ask(talk, turn):
