@@ -1,4 +1,4 @@
-"""What a device brings a server that is so far away: tokens a second of whole answers, by round trip and way.
+"""What drafts of a remote client gain a server, by the round trip between them: tokens a second of whole answers.
 
     python -m benchmarks.device PACKAGE [--prompts FILE] [--skip N] [--round-trips 0,10,40,100,200] [--out FILE.json]
 

@@ -1,4 +1,4 @@
-"""A server that forgets past answers on request, but not what it has learned of its sources.
+"""A server that forgets past answers on request, so that each way of drafting is measured from the same start.
 
     python -m benchmarks.device.forgetting_server PACKAGE THREADS
 

@@ -1,4 +1,4 @@
-"""A link with latency between a device and a server, in user space: what comes is handed on when its time is due.
+"""A relay that adds latency between a client and a server, in user space: what comes is handed on when its time is due.
 
 The kernel need not delay packets: bytes of a connection wait here, in both directions, and none overtakes another.
 """

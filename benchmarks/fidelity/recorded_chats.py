@@ -1,4 +1,4 @@
-"""Recorded answers as conversations: whatever markup they were recorded with, a model sees them in its own template."""
+"""Recorded answers as conversations, rendered with the measured model's own chat template."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""FIDELITY.md, from fidelity.json: a table for each model, whose rows stay until they are measured again."""
+"""Writes FIDELITY.md: how far each exported precision is from its source model. Rows not measured again are kept."""
 
 import hashlib
 import json

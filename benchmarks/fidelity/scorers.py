@@ -1,4 +1,4 @@
-"""What gives logits for token ids: the source module, a package of ours, a GGUF file in llama.cpp."""
+"""Scorers that give logits for token ids: the source module, a package of ours, a GGUF file in llama.cpp."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Tiny models of every family as GGUF files that llama.cpp's own converter wrote."""
+"""Tiny models of every family, written as GGUF by llama.cpp's own converter, to compare with our tests' writer."""
 
 import json
 import math

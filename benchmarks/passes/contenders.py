@@ -1,4 +1,4 @@
-"""Packages and GGUF files whose passes are timed; GGUF files in llama.cpp or another runtime that reads them."""
+"""What `benchmarks.passes` compares: packages of ours, and GGUF files in llama.cpp or another runtime of them."""
 
 import sys
 from dataclasses import dataclass, replace

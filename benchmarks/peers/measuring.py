@@ -1,4 +1,4 @@
-"""Rounds over live workers: every contender answers the same question in turn, then the next round begins."""
+"""Runs several runtimes' workers in turn: every contender answers the same question, then the next round begins."""
 
 import random
 import sys

@@ -1,4 +1,4 @@
-"""PASSES.md, from results.json: a section for each model whose passes were measured."""
+"""Writes PASSES.md, pass times beside other runtimes, from results.json: a section for each measured model."""
 
 import json
 import statistics

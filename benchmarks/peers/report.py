@@ -1,4 +1,4 @@
-"""RESULTS.md, from results.json."""
+"""Writes RESULTS.md, the comparison with other runtimes, from results.json."""
 
 import statistics
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A worker's process, stopped by a signal while others are measured."""
+"""A runtime's process in the comparison, stopped by a signal while others are measured."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The tables of `benchmarks.pipeline`, and the plot of the first."""
+"""Writes the tables of `benchmarks.pipeline` (a model split over machines), and the plot of the first."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Hugging Face models of known shapes with random weights, written a few megabytes at a time.
+"""Hugging Face models of known shapes with random weights, to measure speed at sizes that need no download.
 
 Weights are in bf16, in shards like those of published models. Their scale leaves activations their size through any
 number of layers, so that every precision can be tried on them; their answers mean nothing.

@@ -1,4 +1,4 @@
-"""GGUF files in Q4_K_M of the shapes of `checkpoint.py`, with random blocks, written tensor by tensor.
+"""GGUF files in Q4_K_M with random blocks, for measuring speed at sizes that cannot be downloaded.
 
 Types are those that llama.cpp's quantiser gives each tensor (src/llama-quant.cpp). Codes are uniform and scales lie
 near one size, so that weights have the spread of those of `checkpoint.py`; the two are not the same model.

@@ -1,1 +1,1 @@
-"""The series from which the bundled forecasting model learned, and how good, exact and fast its forecasts are."""
+"""Benchmarks of time-series forecasts: the series that the bundled model learned from, and how good and fast it is."""

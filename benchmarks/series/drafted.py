@@ -1,4 +1,4 @@
-"""Whether drafts leave forecasts as good as they were: scores and squared errors with and without them.
+"""Whether drafted patches leave forecasts as good as they were: scores and squared errors with and without drafts.
 
     python -m benchmarks.series.drafted DATA [--model PACKAGE] [--horizon 96] [--windows 40] [--paths 64] [--seed 1]
         [--drafted 2]

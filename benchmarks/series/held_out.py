@@ -1,4 +1,4 @@
-"""Held-out parts of series, and the errors of forecasts of them."""
+"""Held-out parts of time series, and the errors of forecasts of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How good forecasts of held-out parts are, beside seasonal naives and another small model.
+"""How good forecasts of held-out parts of series are, beside seasonal naives and another small model.
 
     python -m benchmarks.series.skill DATA [--model PACKAGE] [--windows 24] [--paths 64] [--seed 1]
 

@@ -1,4 +1,4 @@
-"""The page of served answers: a table, and a plot of tokens a second over clients."""
+"""Writes the page of the serving benchmark: a table, and a plot of tokens a second over clients."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

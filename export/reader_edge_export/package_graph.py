@@ -1,4 +1,4 @@
-"""From the traced markers to the package's graph and weights."""
+"""Builds the ONNX graph and weights of a package from the trace: lowers attention, fuses, quantizes, stores."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

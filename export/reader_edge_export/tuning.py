@@ -1,4 +1,4 @@
-"""tune_package(): a package that is there gets what its export left out, its quality and its likely successors.
+"""tune_package(): measures a package's quality and its likely successors afterwards, where its export left them out.
 
 Nothing heavy is imported before it is clear that there is a package to tune.
 """

@@ -1,4 +1,4 @@
-"""The interface of a model that runs: Target and Pass, whatever engine, device or wire is behind it."""
+"""The interface of a model that runs forward passes (Target, Pass), whatever engine, device or network is behind it."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable

@@ -1,1 +1,1 @@
-"""Rules by which answers may differ from the model's own, and tell by how much. No other package imports this one."""
+"""Acceptance rules by which answers may differ from the model's own, reporting by how much. A plug-in of the core."""

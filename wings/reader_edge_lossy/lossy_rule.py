@@ -1,4 +1,4 @@
-"""What lossy rules share: when another drafted token may be taken, and which never."""
+"""What lossy acceptance rules share: when another token than the target's choice may be taken, and which never."""
 
 from abc import abstractmethod
 from collections.abc import Collection, Sequence

@@ -1,1 +1,1 @@
-"""Forecasts of time series by patches: sampled from a package's model, drafted and verified without a change of law."""
+"""Forecasts of time series: a patch transformer's sampled paths, with speculative decoding that keeps their law."""

@@ -1,4 +1,4 @@
-"""Chooses how many patches are drafted, from the time and acceptance of past steps."""
+"""Chooses how many patches a forecast drafts ahead, from the time and acceptance of past steps."""
 
 import math
 from collections import deque

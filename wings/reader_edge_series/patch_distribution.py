@@ -1,4 +1,4 @@
-"""What a model says behind a patch: how the patches that come next are distributed. The first of them binds.
+"""What a forecasting model predicts behind a patch: Gaussians of the next patches. The first of them is the forecast.
 
 A row has G groups of P numbers, of F coming patches: F means, F logarithms of standard deviations, and F - 1 pairs of
 gains. Patch k > 1 is drafted around its mean plus its gains times how far the patch before lies from its own mean: at

@@ -1,4 +1,4 @@
-"""A forecasting model that runs: passes over patches of several series and sample paths at once."""
+"""Runs a forecasting model: passes over patches of several series and sample paths at once."""
 
 from collections.abc import Sequence
 from typing import Protocol, cast

@@ -1,4 +1,4 @@
-"""Sample paths, patch by patch: one pass scores what was drafted, a coupling keeps the distribution of undrafted ones.
+"""Samples forecast paths patch by patch: one pass scores drafts, a coupling keeps the distribution of undrafted ones.
 
 Patches are drawn and coupled as the model's Gaussians have them. Taken and read they are within their paths' limits,
 drafted or not: far from all that a model has learned from, one wide distribution leads to the next, without an end.

@@ -1,4 +1,4 @@
-"""Sample paths while they grow, and the values that drafts of their next patches read."""
+"""Sample paths of a forecast while they grow, and what drafts of their next patches read of them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A series' past as a model reads it: its last values, scaled by mean and deviation, and compressed far out."""
+"""A series' past as the forecasting model reads it: scaled by mean and deviation, extreme values compressed."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What a package of a forecasting model says of itself, and the contract of its graphs.
+"""The manifest of a forecasting model's package, and the contract of its graphs.
 
 The contract is that of `reader_edge_runtime.package.manifest` with attention "exact" and caches in float32, but for
 this (P values of a patch, G numbers of each of them, see `PatchDistribution`):

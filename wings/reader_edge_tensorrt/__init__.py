@@ -1,1 +1,1 @@
-"""TensorRT, in ONNX Runtime's wheel or as a plugin: an engine of the whole graph for each capacity of the cache."""
+"""TensorRT as a provider, of ONNX Runtime's wheel or a plugin: an engine of the whole graph for each cache capacity."""

@@ -1,4 +1,4 @@
-"""The target model on TensorRT: a device's, with an engine for each capacity that its caches come to."""
+"""The target model on TensorRT: a GPU target with one engine for each capacity that its KV caches grow to."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,1 +1,1 @@
-"""ONNX Runtime's WebGPU plugin: GPUs by Vulkan, Direct3D 12 and Metal, beside the wheel for CPUs."""
+"""WebGPU as a provider, by ONNX Runtime's plugin: GPUs through Vulkan, Direct3D 12 and Metal, beside the CPU wheel."""

@@ -1,4 +1,4 @@
-"""The plugin as ONNX Runtime loads it, and what it lacks here."""
+"""Loads ONNX Runtime's WebGPU plugin, and says what it lacks on this machine."""
 
 import functools
 import platform

@@ -1,4 +1,4 @@
-"""Packages of portable attention on a GPU by WebGPU: passes go there with what they see of the past, and come back.
+"""Runs packages of portable attention by WebGPU: the KV cache stays in host memory, passes copy what they see of it.
 
 WebGPU's buffers have no address, so that a cache there could not be moved as others are: it stays in the host's memory,
 which laptops' GPUs share. A pass copies what it sees of the past: of a model with few heads of keys, some percent of

@@ -1,4 +1,4 @@
-"""A matrix in blocks: codes of a few bits, and scales for blocks of inputs.
+"""A matrix in GGUF's block formats, unpacked: codes of a few bits, and scales of blocks of inputs.
 
 Each product of a scale is exact in fp32, so that one rounding is left, that of the sum: values are those of llama.cpp
 and of the package gguf bit for bit.

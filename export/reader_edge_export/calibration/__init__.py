@@ -1,1 +1,1 @@
-"""What rounding learns from: the source run over texts, and second moments of what its products read."""
+"""Calibration of rounding: the source model runs over texts, and second moments of what its products read are kept."""

@@ -1,4 +1,4 @@
-"""Calibration: the source is run over texts, a layer at a time, and second moments of layer inputs are summed."""
+"""Calibration: the source model runs over texts, a layer at a time, and second moments of layer inputs are summed."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial

@@ -1,1 +1,1 @@
-"""Markers of layers become operators that a runtime has: exact, fast or portable attention, recurrent operators."""
+"""Lowers the trace's marker operators to what a runtime has: exact, fast or portable attention, recurrent operators."""

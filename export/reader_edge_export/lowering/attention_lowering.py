@@ -1,4 +1,4 @@
-"""From markers of layers to operators that a runtime has: the same graph contract for all.
+"""From the trace's marker operators for attention and recurrent layers to operators that a runtime has.
 
 exact: bit for bit the same for a tree node, a chain and a single token; ONNX Runtime on CPUs, and in half precision on
 GPUs.

@@ -1,4 +1,4 @@
-"""Pieces that the attention variants share: rows written to the cache and read from it, and scores over them."""
+"""Graph pieces that the attention variants share: rows written to the KV cache and read from it, scores over them."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Makes the matrices that a trace names initializers of its graph, which are read when they are stored."""
+"""Turns the matrices that a trace left as names into initializers of its graph, whose values are read when stored."""
 
 import onnx_ir as ir
 import torch

@@ -1,4 +1,4 @@
-"""Definitions of the operators of `linear`, type by type, as texts."""
+"""ONNX functions that define the operators of block_linear.py (products with GGUF blocks), type by type, as text."""
 
 from collections.abc import Iterable
 

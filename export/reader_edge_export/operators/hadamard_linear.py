@@ -1,4 +1,4 @@
-"""The operator SpreadBlockLinear: rows times a 4-bit matrix in blocks of inputs, defined as those in `operators` are.
+"""The operator SpreadBlockLinear: rows, rotated by a Hadamard matrix and rounded, times a 4-bit matrix in blocks.
 
 A weight is scale_j * block_scale_jb * (half - 8): one number in fp32 for an output and one small integer for a block of
 it, so that a row's whole sum is one integer, the same in any order.

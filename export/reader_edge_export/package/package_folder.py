@@ -1,4 +1,4 @@
-"""The folder that an export or a training writes: it appears whole, or everything stays as it was."""
+"""The folder that an export or a training writes: it appears whole, or everything stays as it was before."""
 
 import errno
 import os

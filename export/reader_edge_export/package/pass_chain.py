@@ -1,4 +1,4 @@
-"""The passes over KV caches that a check asks of a package, listed before they run, in whatever order they run."""
+"""The passes that a check runs on a package, listed beforehand, so that they can run a part of the model at a time."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The files of a source while it is exported: who may read them, and whether they stay what they are."""
+"""Guards a source's files during its export: who may read them, and whether they change meanwhile."""
 
 import hashlib
 import json

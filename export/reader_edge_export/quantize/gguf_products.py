@@ -1,4 +1,4 @@
-"""Matrices that stay in the blocks that their file has them in, and products by them; others become int8."""
+"""Products by matrices that keep their GGUF file's own block formats; others become int8."""
 
 from collections import Counter
 from collections.abc import Mapping

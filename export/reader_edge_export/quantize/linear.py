@@ -1,4 +1,4 @@
-"""Finds matrix products with constant weights, and has each stored by a precision's own function."""
+"""Finds matrix products with constant weights in a graph, and has each quantized by its precision's own function."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,5 +1,6 @@
-"""How weights are stored: fp32, fp16, bf16, int8, int4, or as their file has them. Every form is row independent: a
-node never changes its neighbours."""
+"""Stores a package's weights as fp32, fp16, bf16, int8, int4, or as their file has them. Every form is row independent:
+a node never changes its neighbours.
+"""
 
 from collections.abc import Callable, Set
 from functools import partial

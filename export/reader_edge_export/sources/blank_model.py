@@ -1,4 +1,4 @@
-"""A model of transformers whose weights take no memory, so that no size of a file is allocated unseen."""
+"""A model of transformers whose weights take no memory, so that no size that a file claims is allocated unseen."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

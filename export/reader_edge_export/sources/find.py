@@ -1,4 +1,4 @@
-"""Finds the kind of a source, a folder or a GGUF file, without importing any library."""
+"""Finds out what kind a source is, a Hugging Face folder or a GGUF file, without importing any library."""
 
 from pathlib import Path
 from typing import NoReturn

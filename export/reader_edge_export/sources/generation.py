@@ -1,4 +1,4 @@
-"""What a source says of its answers: which tokens end them, and how its maker recommends to choose tokens."""
+"""Generation defaults of a source: which tokens end answers, and how its maker recommends to sample."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any

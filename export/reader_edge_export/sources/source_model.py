@@ -1,4 +1,4 @@
-"""A model whose weights stay where they are: its modules without memory, and where each parameter is read.
+"""A model of transformers without loaded weights: its modules take no memory, and each parameter is read where it lies.
 
 Parameters of one axis (norms, biases), depthwise convolutions and biases of experts are small and have their values;
 matrices are placeholders of the right shape that share one number, until `filled` puts their values in. Those of

@@ -1,4 +1,4 @@
-"""The text model in a folder that holds a model of images and texts: its config, and which tensors are its own."""
+"""The text model in a folder of a vision-language model: its config, and which tensors are its own."""
 
 import reprlib
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""The weights of a source by the names of its parameters, read one at a time, and its matrices as a graph has them."""
+"""Reads a source's weights one at a time, by the names of its parameters, and its matrices as a graph has them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence

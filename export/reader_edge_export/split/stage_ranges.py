@@ -1,4 +1,4 @@
-"""Which layers each stage has: contiguous ranges that boxes have room for, the longest stage as short as can be."""
+"""Which layers each pipeline stage gets: contiguous, as machines have room, and the slowest stage as fast as can be."""
 
 from collections.abc import Collection, Sequence
 from itertools import accumulate, pairwise

@@ -1,4 +1,4 @@
-"""Texts that a model is calibrated and measured on: documents and conversations, as the model meets them in use."""
+"""Texts that a model is calibrated and measured on: documents and conversations, templated as in use."""
 
 import hashlib
 import json

@@ -1,1 +1,1 @@
-"""The trace of a source module: markers for attention, recurrent layers and matrices, and what stands in meanwhile."""
+"""Traces a source module to a graph with marker operators in place of attention, recurrent layers and matrices."""

@@ -1,4 +1,4 @@
-"""What a trace leaves behind where the graph will differ from the source: one marker op per place.
+"""The marker operators that a trace leaves where the exported graph will differ from the source, one at each place.
 
     reader::TreeAttention(q, k, v, past_key, past_value, write_pos, mask[, sinks])
         -> (output, present_key, present_value)

@@ -1,4 +1,4 @@
-"""Replaces the source's recurrent functions while it is traced: they leave markers, as attention does.
+"""Replaces the source's recurrent functions while it is traced, so that the graph has marker operators there.
 
 transformers calls them by their names in the model's file, where they are replaced. They get no layer: a hook
 notes which one is called.

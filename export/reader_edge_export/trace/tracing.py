@@ -1,4 +1,4 @@
-"""Replaces the source's attention and matrices while it is traced: they leave markers."""
+"""Replaces the source's attention and matrices while it is traced, so that the graph has marker operators there."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Whether an engine may draft, and why not: decided once, when it is assembled."""
+"""Whether an engine may draft, decided once at its start by its options, its attention and the width probe."""
 
 from dataclasses import dataclass, replace
 from typing import Literal

@@ -1,4 +1,4 @@
-"""A decoder over links: several microbatches, each with a pass of its own in flight, so that no box waits for others.
+"""Decoding over pipeline stages: several microbatches, each with a pass of its own in flight, so that no machine waits.
 
 One microbatch runs at a time, and lets the others go on while its pass is in flight; so they share drafter and planner,
 as the requests of one decoder do. Which share a pass changes no token, as passes of any batch have the same bits.

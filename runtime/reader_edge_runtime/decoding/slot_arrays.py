@@ -1,4 +1,4 @@
-"""What a slot of a cache holds, as named arrays of a file, and taken from those again once they are checked."""
+"""KV rows and recurrent states of a cache slot as named arrays, to save them to a file and check what is read back."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Verification: what one pass decides about a draft tree, and which choices it leaves to another."""
+"""Verification: which nodes of a draft tree one pass accepts, and which choices it leaves to another pass."""
 
 from collections.abc import Callable
 from typing import NamedTuple

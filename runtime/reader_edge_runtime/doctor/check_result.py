@@ -1,4 +1,4 @@
-"""A check's result, and the process of its own that a step of checks runs in."""
+"""Result of one of `doctor`'s checks, and the process of its own that a step of checks runs in."""
 
 import json
 import os

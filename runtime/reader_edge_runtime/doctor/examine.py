@@ -1,4 +1,4 @@
-"""The examination: first the machine, then what can be loaded, then engines and a package.
+"""The order of `doctor`'s checks: first the machine, then what can be loaded, then engines and a package.
 
 Whatever may end a process is done in another one, and what it does not tell in time is left out.
 """

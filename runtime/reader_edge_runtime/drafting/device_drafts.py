@@ -1,4 +1,4 @@
-"""Drafts of one request that a device sent: its connection puts them here, the decoder takes them."""
+"""Drafts that a remote client (a "device") sends for its request, from its connection's thread to the decoder's."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Hints for drafting an answer: the caller's prediction, declared tools, a device's drafts. None changes it."""
+"""Hints for drafting an answer: the caller's prediction, declared tools, a remote client's drafts. None changes it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What sources propose: trees of foreign code, checked, and packed as compiled drafting walks them."""
+"""Trees that further sources of drafts propose: checked, and packed into arrays for the compiled drafting kernels."""
 
 from collections.abc import Sequence
 

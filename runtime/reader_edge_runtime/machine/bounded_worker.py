@@ -1,4 +1,4 @@
-"""Within a bounded process: sessions of a program, which the system ends where one takes too much.
+"""Runs within a bounded process: one fork for each template or grammar, which the system ends where it takes too much.
 
 Nothing inside an interpreter can bound what a template, a grammar or a regular expression does: each has a dozen ways
 to take all memory or never to end, and the guard forgotten is the hole. It imports the standard library alone.

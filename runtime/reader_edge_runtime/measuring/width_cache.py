@@ -1,4 +1,4 @@
-"""What the width probe found, kept in the user's cache directory: bits depend on nothing but the key of a verdict.
+"""Keeps the width probe's verdict (have passes of every width the same bits here?) in the user's cache directory.
 
 At 7B the probe's passes take twelve seconds, at every start. `reader-edge verify` proves whatever is kept here.
 """

@@ -1,4 +1,4 @@
-"""What a layer keeps of a text: keys and values of its own or another layer's, recurrent states, or nothing."""
+"""What a layer keeps of a text in a cache: keys and values, its own or another layer's, states, or nothing."""
 
 import math
 from collections.abc import Mapping, Sequence

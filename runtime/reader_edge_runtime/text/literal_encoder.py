@@ -1,4 +1,4 @@
-"""Conversations whose texts hold no control token: those stand only where the chat template put them."""
+"""Encodes conversations so that text of users never becomes a control token: only the chat template places those."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Which part of a series is learned from, and how long it must be; known without torch, before long imports."""
+"""Which part of a series a forecasting model is trained on, and how long it must be; needs no torch."""
 
 from collections.abc import Mapping
 from itertools import count

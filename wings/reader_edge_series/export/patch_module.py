@@ -1,4 +1,4 @@
-"""A decoder whose nodes are patches of a scaled series: each says how the patches that come next are distributed."""
+"""The forecasting model: a decoder over patches of a scaled series, which predicts how the next ones are distributed."""
 
 from typing import Any
 

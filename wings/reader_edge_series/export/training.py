@@ -1,4 +1,4 @@
-"""Training of a patch decoder, and of a small one that learns to say what it says."""
+"""Training of the forecasting model, and of a small one distilled from it that drafts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,1 +1,1 @@
-"""What `reader-edge series` does: tables in and out, plots, the bundled model."""
+"""Tables in and out for `reader-edge series`, plots, and the bundled model."""

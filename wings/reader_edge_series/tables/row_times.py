@@ -1,4 +1,4 @@
-"""When the rows of a table are: equally apart by hours that pass, by days of a zone whose clock changes, by months."""
+"""Timestamps of a table's rows: a fixed step, calendar days across changes of the clock, or months."""
 
 from calendar import monthrange
 from collections.abc import Sequence

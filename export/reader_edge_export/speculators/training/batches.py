@@ -1,4 +1,4 @@
-"""What a speculator learns from: rows of places of texts that follow each other, with states and what came of them."""
+"""Training batches of speculators: consecutive positions of texts, the target's states there, and its next tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Chains of a speculator's own states: their attention, the loss that training lowers by them, and their acceptance.
+"""Training steps on a speculator's own states, several tokens deep: their attention, loss and acceptance.
 
 A chain is EAGLE-3's training-time test (arXiv 2503.01840, section 3.2). Step 1 is of places that follow true states,
 and a causal chain. A later step's node at place i follows the node of the step before at i: it sees step 1 up to i, and

@@ -1,4 +1,4 @@
-"""A package answers prompts of its user and the bundled ones, and a folder keeps its states and scores meanwhile."""
+"""Records what speculators learn from: a package answers prompts, and its hidden states and scores go to a folder."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A package answers, and a speculator learns from its states meanwhile; a folder keeps all of it for the next time."""
+"""Trains a speculator: a package answers prompts, a small network learns from its states, and a folder keeps both."""
 
 import hashlib
 import math

@@ -1,4 +1,4 @@
-"""The client of a process that follows one grammar: requests, replies, and why it ended."""
+"""Client of the process that follows one answer's grammar: which tokens it allows next, and why the process ended."""
 
 import json
 import signal

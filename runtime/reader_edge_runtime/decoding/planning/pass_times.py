@@ -1,5 +1,6 @@
-"""What passes take here and now: a curve that `measuring.pass_cost` measured, corrected by the steps that
-`decoding.recorder` times."""
+"""Predicts how long a pass over so many tree nodes takes: a curve that `measuring.pass_cost` measured once, corrected
+by the steps that `decoding.recorder` times.
+"""
 
 import math
 from collections.abc import Sequence

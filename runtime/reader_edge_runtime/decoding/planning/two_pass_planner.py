@@ -1,4 +1,4 @@
-"""A planner for targets over links: where it pays, a step's less likely nodes go in a second pass behind the first."""
+"""Planner for models behind network links: where it pays, a step's less likely nodes go in a second pass at once."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Evidence of all sources about the token after a path, and their states as the path grows."""
+"""What all n-gram stores, datastores and proposals say of the token after a path of a draft tree, as the path grows."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Evidence of the mixture: which inputs predict which tokens, and how sure each is (its class)."""
+"""Inputs of the mixture model at a tree node: which tokens each source predicts, in which class of evidence."""
 
 import numpy as np
 

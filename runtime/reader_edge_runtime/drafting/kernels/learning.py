@@ -1,4 +1,4 @@
-"""Updates of weights and classes from each token that an answer goes on with."""
+"""Online learning of the mixture model: weights and classes are updated by each token that an answer goes on with."""
 
 import numpy as np
 

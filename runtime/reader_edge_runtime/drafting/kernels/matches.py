@@ -1,4 +1,4 @@
-"""The matches of one store at a node: their evidence about the next token, and their state as the path grows."""
+"""Where the text's suffix occurs in one n-gram store, what that says of the next token, and how the match grows on."""
 
 import numpy as np
 

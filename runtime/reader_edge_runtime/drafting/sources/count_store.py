@@ -1,4 +1,4 @@
-"""Counts of what followed what, in growing arrays: of one text that goes on (context) or of many (history)."""
+"""N-gram counts in growing arrays, to draft from: of one text that goes on (context) or of many past ones (history)."""
 
 from bisect import bisect_right
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Drafts from what a device in front of the server hints at: its own documents and history, which stay there."""
+"""Source of drafts that a remote client sends for its request, from its own documents and history, which stay there."""
 
 from collections.abc import Sequence
 from typing import cast

@@ -1,4 +1,4 @@
-"""The target's best successors of tokens and pairs, in arrays of bounded size."""
+"""The target's likeliest next tokens after each token and pair of tokens, recorded from its logits, to draft from."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

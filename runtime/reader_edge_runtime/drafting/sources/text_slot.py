@@ -1,4 +1,4 @@
-"""Which text a slot of a drafting network's KV cache holds, and whose it is: kept for a text that goes on alike."""
+"""Which text a slot of a draft model's KV cache holds: kept behind its request's end, for one with the same prefix."""
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence

@@ -1,4 +1,4 @@
-"""What a model answered to instructions before its first request; drafting knows it as answers of its engine.
+"""The model's own answers to common instructions, made before its first request, so that drafts have a history at once.
 
 They lie in a file beside the package's own, which no manifest lists: it can be made, replaced and erased at any time.
 """

@@ -1,4 +1,4 @@
-"""The draft tree of a speculator: the tokens that it proposes, and which of them it has scored."""
+"""A trained speculator's draft tree while it grows: the tokens that it proposes, and which of them it has scored."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""What a speculator costs and brings on this machine: times of its passes, whether it pays off, how far trees grow."""
+"""What a trained speculator costs and brings on this machine: pass times, whether it pays off, how far trees grow."""
 
 import time
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""A request that a speculator drafts for: states of the target that are not read yet, and its cache slot."""
+"""State of one request that a speculator drafts for: target states that it has not read yet, and its KV slot."""
 
 from typing import cast
 

@@ -1,4 +1,4 @@
-"""A stage before the last: it does with its rows what the last one did, and hands the residual stream on."""
+"""A pipeline stage before the last: it repeats the last one's changes of the KV cache, and hands hidden states on."""
 
 from collections import OrderedDict
 from collections.abc import Sequence

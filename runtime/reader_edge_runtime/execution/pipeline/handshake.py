@@ -1,4 +1,4 @@
-"""The handshake: who asks, which stage answers, and whether they are parts of one model and of one version.
+"""The handshake between machines of a pipeline: whether they have stages of one model, and speak one version.
 
 Messages on a link are a header, then a frame and a residual stream, or a greeting: facts by their names.
 """

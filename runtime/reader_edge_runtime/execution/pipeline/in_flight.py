@@ -1,4 +1,4 @@
-"""Passes in flight through the stages that follow, of several senders who take turns."""
+"""Passes in flight through a pipeline's other stages, of several senders who take turns."""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""The last stage's cache, and a log of its changes, which travels to the other stages with the next pass."""
+"""The KV cache of a pipeline's last stage, and a log of its changes, which go to the others with the next pass."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""What travels from stage to stage with a pass: what happened to the cache since, lengths, trees.
+"""What goes from stage to stage of a pipeline with a pass: changes of the KV cache since the last, lengths, trees.
 
 The residual stream comes beside it, 4 bytes a number, as large as trees and stage say.
 """

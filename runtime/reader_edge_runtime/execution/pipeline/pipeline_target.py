@@ -1,4 +1,4 @@
-"""The target over stages: frames go through those that follow, and come back to the last, whose rows lie here.
+"""A model over pipeline stages, as a target: frames go through the other machines and back to the last stage, here.
 
 A stage that was lost has no rows when it is back: all committed tokens are scored again there. Prefilled rows have the
 bits of decoded ones, so nothing need be stored for it.

@@ -1,4 +1,4 @@
-"""The ring of boxes, from where the answers are made: to the first stage, from each to the next, from the last back."""
+"""The ring of a pipeline's machines, from where answers are made: to the first stage, on to each next, and back."""
 
 import secrets
 import time

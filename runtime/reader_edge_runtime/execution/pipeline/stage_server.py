@@ -1,4 +1,4 @@
-"""Serves a stage: one thread receives frames, runs its layers on them, and hands them on."""
+"""Serves a pipeline stage: one thread receives frames, runs its layers on them, and hands them on."""
 
 import math
 from collections import OrderedDict

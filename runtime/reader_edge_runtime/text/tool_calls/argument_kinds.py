@@ -1,4 +1,4 @@
-"""What an argument may be that is written without quotes, where only its schema tells a text from a number."""
+"""Types of tool arguments written without quotes, where only the tool's JSON schema tells a string from a number."""
 
 import re
 from collections import ChainMap

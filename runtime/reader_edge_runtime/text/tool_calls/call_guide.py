@@ -1,4 +1,4 @@
-"""Tokens that calls of declared tools allow next."""
+"""Predicts how a tool call goes on, from the declared tools and past calls of them, to draft its tokens."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What stands in a call, read: names of tools and their arguments, whatever notation the model writes them in."""
+"""Reads a call's name and arguments, whatever notation the model writes calls in (JSON, Python, tags)."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Calls of tools in an answer's text, found while it comes."""
+"""Finds tool calls in an answer's text while it streams."""
 
 import json
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What may come next in a call of a declared tool: names, keys, separators, listed values.
+"""What a tool's JSON schema allows next in a call: names, keys, separators, enum values, to draft from (ToolSpec).
 
 ToolSpec's schema states (start, first parameter, further parameters) and its past calls of the same tool, for nested
 schemas as well. Declarations come from strangers: only the first of many tools, keys and choices count.

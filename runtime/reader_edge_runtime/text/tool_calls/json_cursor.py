@@ -1,4 +1,4 @@
-"""A JSON value while it is being written: where in it a text has come to."""
+"""Where in a JSON value an unfinished text has come to, so that what may follow can be drafted."""
 
 from dataclasses import dataclass, field
 from enum import Enum, auto

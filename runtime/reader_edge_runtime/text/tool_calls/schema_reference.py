@@ -1,4 +1,4 @@
-"""What a reference within a schema names: by JSON pointer, by anchor or by the identifier of a part."""
+"""Follows `$ref` within a tool's JSON schema: by JSON pointer, by anchor or by the identifier of a part."""
 
 from collections import deque
 from collections.abc import Iterator, Mapping

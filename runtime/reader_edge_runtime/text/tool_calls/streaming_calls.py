@@ -1,4 +1,4 @@
-"""Calls that a grammar holds, read while they come. Of one that is cut, what was read of it is reported."""
+"""Tool calls of a grammar-constrained answer, read while they stream. Of one that is cut, what was read is reported."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Which calls of tools an answer may have, a whole call, and the pieces of answers as they come."""
+"""Types of tool calling: which tools an answer may call, one whole call, and the pieces of an answer as it streams."""
 
 import secrets
 import string

@@ -1,4 +1,4 @@
-"""Keys of a closed object that patterns name: each of a few can come once."""
+"""Keys that `patternProperties` of a closed object name, as llguidance can follow them: each of a few can come once."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Numbers of a schema as the library enforces them exactly: it reads every number as a float of 64 bits.
+"""Numbers of a JSON schema as llguidance enforces them exactly: it reads every number as a float of 64 bits.
 
 Its own texts of floats are the given ones up to 15 digits. A bound that is none of these numbers is moved inside to the
 next one, so that every number within it is within the given bound, too.

@@ -1,4 +1,4 @@
-"""A JSON schema as the library can follow it, so that an answer that follows it satisfies the schema that was given.
+"""A JSON schema as llguidance can follow it, so that an answer that follows it satisfies the schema that was given.
 
 Changed in place: what the library would enforce otherwise than the standard is written in other words, narrowed, or
 left out, which is noted. Objects that list their properties are closed unless they say what further ones may be: so no

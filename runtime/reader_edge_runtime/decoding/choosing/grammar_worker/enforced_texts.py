@@ -1,4 +1,4 @@
-"""Strings of a schema as the library enforces them: its formats are wider than the standards, its patterns Rust's."""
+"""Strings of a JSON schema as llguidance enforces them: its formats are wider than the standards, its regexes Rust's."""
 
 import re
 from collections.abc import Callable

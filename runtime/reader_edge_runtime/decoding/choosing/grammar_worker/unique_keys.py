@@ -1,4 +1,4 @@
-"""Keys of open objects, none of which comes twice: a rule of a grammar cannot say so, so tokens are masked."""
+"""No key twice in an open JSON object: a grammar cannot say so, so tokens that would repeat a key are masked."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Texts in which it is looked up where a request's last tokens occur, and how they go on there."""
+"""Index of a workspace's texts: where a request's last tokens occur in them, and how the text goes on there."""
 
 from collections.abc import Sequence
 

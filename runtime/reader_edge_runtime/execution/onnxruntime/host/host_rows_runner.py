@@ -1,4 +1,4 @@
-"""Packages on ONNX Runtime's CPU provider: `HostTarget`, or a runner of those whose new KV rows are results."""
+"""Opens packages on ONNX Runtime's CPU provider, also those whose graph returns new KV rows and writes none."""
 
 from collections.abc import Mapping
 

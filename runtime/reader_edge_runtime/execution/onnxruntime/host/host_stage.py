@@ -1,4 +1,4 @@
-"""Parts of a package's graph on the CPU: some layers, which take values from the part before and hand on others."""
+"""A pipeline stage on the CPU: some of the model's layers, which take hidden states from the stage before."""
 
 import time
 from collections.abc import Callable
