@@ -8,8 +8,8 @@ import pytest
 from tests.conftest import ROOT
 
 CEILINGS = {  # lines of a room, raised only in the commit that says why
-    "runtime": ("*.py", 29_736),  # texts outlive the process; budgets; infill; embeddings
-    "export": ("*.py", 20_402),  # embeddings
+    "runtime": ("*.py", 29_738),  # texts outlive the process; budgets; infill; embeddings
+    "export": ("*.py", 20_403),  # embeddings
     "reader_edge": ("*.py", 19_353),  # prompts from disk are proven; budgets; infill; embeddings
     "wings": ("*.py", 3_650),
     "native": ("*", 9_000),

@@ -1,4 +1,4 @@
-"""Calibration of a speculator's quantization: second moments of its layer inputs over texts as its target reads them."""
+"""Calibration of a speculator's quantization: moments of its layer inputs over texts as its target reads them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

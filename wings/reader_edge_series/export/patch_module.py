@@ -1,4 +1,4 @@
-"""The forecasting model: a decoder over patches of a scaled series, which predicts how the next ones are distributed."""
+"""The forecasting model: a decoder over patches of a scaled series, predicting how the next ones are distributed."""
 
 from typing import Any
 

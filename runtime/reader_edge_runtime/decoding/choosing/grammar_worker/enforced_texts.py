@@ -1,4 +1,4 @@
-"""Strings of a JSON schema as llguidance enforces them: its formats are wider than the standards, its regexes Rust's."""
+"""Strings of a JSON schema as llguidance enforces them: formats wider than the standards, its regexes Rust's."""
 
 import re
 from collections.abc import Callable
