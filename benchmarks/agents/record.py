@@ -65,7 +65,7 @@ def _recorded(name: str, folder: Path) -> int:
 def chained(prompts: list[tuple[str, str]], work: str) -> list[dict[str, str]]:
     """Prompts and answers as turns of one text; `resent` is an answer as the next prompt has it, where it differs.
 
-    Scripts are also prompts at nodes of drafts, whose texts leave an answer in its midst: those are left out. Raises
+    The script is also called at nodes of drafts, whose texts leave an answer in its midst: those are left out. Raises
     ValueError for a prompt that changes what came before the last answer.
     """
     turns, before, answer = list[dict[str, str]](), "", ""
