@@ -128,7 +128,13 @@ def formats_of_outputs(requested: StructuredOutputs, param: str) -> list[Request
     formats = [
         RequestedFormat(grammar_of(part, value, param), param) for part, value in given.items() if value is not None
     ]
-    return [*formats, schema_format(_ANY_OBJECT, True, param)] if requested.json_object else formats
+    if requested.json_object:
+        formats.append(schema_format(_ANY_OBJECT, True, param))
+    if not formats:  # which answers would silently not follow
+        raise ApiError(
+            400, f"'{param}' holds answers to nothing: give it one of {', '.join(_KINDS)}, json_object.", param
+        )
+    return formats
 
 
 def grammar_of(part: str, value: object, param: str) -> Grammar:

@@ -128,7 +128,7 @@ def test_the_answer_is_that_of_the_engine_drafted_or_plain(served: Served, chat_
         ({"guided_regex": "(.{0,6000}[^a]{0,6000}){6000}"}, "simplify it"),
         ({"guided_json": '{"allOf": [' * 80 + "{}" + "]}" * 80}, "The schema of 'guided_json' is nested 161 deep"),
         ({"guided_regex": "a" * 70_000}, "The grammar has 70000 characters, but may have 65536 at most"),
-        ({"structured_outputs": {"xml": "a"}}, "structured_outputs.xml"),
+        ({"structured_outputs": {"xml": "a"}}, "'structured_outputs' holds answers to nothing: give it one of json"),
         ({"structured_outputs": []}, "'structured_outputs' is [], but must be an object."),
     ],
 )
