@@ -1,4 +1,4 @@
-// A task is one KV head and some of its query rows.
+// Cuts attention over an fp32 or fp16 KV cache into tasks for threads: one KV head and some of its query rows each.
 #include "attention/attention.h"
 
 #include <algorithm>

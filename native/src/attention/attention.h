@@ -1,4 +1,4 @@
-// Attention over a tree mask, read straight from the KV buffers: the bits of the `exact` lowering.
+// One call of attention over a tree mask, read straight from an fp32 or fp16 KV cache: its tensors, and how it is run.
 #pragma once
 
 #include <cstdint>

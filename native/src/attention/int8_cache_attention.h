@@ -1,4 +1,5 @@
-// Attention of a tree's nodes over the visible rows of a KV cache of eight bits: every sum is one of integers.
+// The operator `Int8CacheAttention`: nodes of a draft tree attend to rows of an int8 KV cache; every sum is of
+// integers.
 #pragma once
 
 #include <array>

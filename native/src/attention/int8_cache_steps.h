@@ -1,4 +1,5 @@
-// Query rows of one KV head against a cache of eight bits, step by step; each step takes any run of the cache's rows.
+// The kernels of attention over an int8 KV cache: scores, softmax weights and sums of values of one KV head's query
+// rows, each for any run of the cache's rows.
 #pragma once
 
 #include <cstdint>

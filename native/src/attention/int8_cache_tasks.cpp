@@ -1,5 +1,5 @@
-// Sums of integers are free in their order, so that a task may be cut into runs of the cache's rows. It takes three
-// steps, since a run needs the largest score and the largest weight of all.
+// Sums of integers have no order, so a long cache is cut into runs of rows, which threads share. That takes three
+// steps, since a run needs the largest score, and then the largest weight, of all runs.
 #include "attention/int8_cache_tasks.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Attention of a tree's nodes over the visible rows of the KV buffers, which it reads where they lie.
+// The operators `ExactAttention` and `IntegerAttention`: nodes of a draft tree attend to rows of the KV cache in place.
 #pragma once
 
 #include <array>

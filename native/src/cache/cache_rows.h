@@ -1,4 +1,5 @@
-// Rows of a KV cache of eight bits: how they are written, and how large their numbers are.
+// The operator `CacheRows`: keys and values rounded to bytes as they are written to an int8 KV cache, with a scale a
+// row.
 #pragma once
 
 #include <array>

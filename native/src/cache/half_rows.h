@@ -1,4 +1,4 @@
-// Keys and values rounded to fp16, as the KV cache keeps them.
+// The operator `HalfRows`: keys and values rounded to fp16 as they are written to the KV cache.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// A product's columns as heads of query, key and value; query and key rotated by their rotary embedding.
+// The operator `RotaryHeads`: the columns of a fused QKV product as heads; query and key with their rotary embedding.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// gate and up (..., 2 J), side by side, to gate / (1 + exp(-gate)) * up (..., J).
+// The operator `SwiGLU`: gate and up (..., 2 J), side by side, to gate / (1 + exp(-gate)) * up (..., J).
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// From a C++ class to an operator of ONNX Runtime.
+// Makes an operator of ONNX Runtime of a C++ class.
 //
 // A Kernel has kName, kInputs and kOutputs, a constructor from KernelAttributes, and compute(KernelCall&).
 // What it throws becomes a status.

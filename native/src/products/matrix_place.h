@@ -1,4 +1,4 @@
-// Where a node has its matrices.
+// From which input on a node holds its matrices, and what it is called in errors about them.
 #pragma once
 
 #include <cstddef>

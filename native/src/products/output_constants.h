@@ -1,4 +1,4 @@
-// Constants with a number for each output of a product.
+// A node's constants with one number for each output of its matrix product, such as the bias.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// How a product of rows is cut up for threads.
+// Cuts a matrix product, rows times panels of outputs, into tasks for threads.
 #pragma once
 
 #include <algorithm>

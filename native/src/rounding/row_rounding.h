@@ -1,4 +1,4 @@
-// Rows rounded to bytes.
+// Rounds rows of fp32 numbers to bytes, by their largest magnitude, before they are multiplied by quantised weights.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Scores as kernels/attention/int8_cache_scores.cpp has them, by tiles: eight query rows of two planes each, times four
-// components of 16 keys a row. A few rows are sooner done in registers.
+// Attention scores over an int8 KV cache by AMX tiles: eight query rows of two planes each, times four components of 16
+// keys a row; as kernels/attention/int8_cache_scores.cpp, which does a few rows sooner.
 #include <algorithm>
 #include <limits>
 

@@ -1,5 +1,5 @@
-// Sums as kernels/attention/int8_cache_sums.cpp has them, by tiles: eight rows of weights in two planes each, times 64
-// rows of values. A few rows are sooner done in registers.
+// Softmax weights times the values of an int8 KV cache by AMX tiles: eight rows of weights in two planes each, times 64
+// rows of values; as kernels/attention/int8_cache_sums.cpp, which does a few rows sooner.
 #include <algorithm>
 
 #include "attention/int8_cache_steps.h"

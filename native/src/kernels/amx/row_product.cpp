@@ -1,5 +1,5 @@
-// The same sums as kernels/products/row_product.cpp has, of weights in the order of tiles. A few rows read them as
-// vectors, each of which holds four inputs of 16 outputs.
+// Rows of bytes times int8 weights by AMX tiles: the sums of kernels/products/row_product.cpp, of weights packed in the
+// order of tiles. A few rows read them as vectors, each of which holds four inputs of 16 outputs.
 #include "products/rows/row_product.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Tiles of rows times tiles of weights, step by step along the inputs.
+// The inner loop of matrix products in AMX tiles: tiles of rows times tiles of weights, step by step along the inputs.
 #pragma once
 
 #include "lanes/lanes.h"

@@ -1,4 +1,4 @@
-// Sums as kernels/products/unpacked_slice.cpp has them, in tiles.
+// Rows times unpacked 4-bit weights by AMX tiles: the sums of kernels/products/unpacked_slice.cpp.
 #include "kernels/products/unpacked_slice.h"
 
 #include <algorithm>

@@ -1,5 +1,6 @@
-// Lanes of a vector are query rows throughout, so that a score is one chain of fused multiply-adds in the order of the
-// head's components, as ONNX Runtime's MatMul sums it.
+// Attention over a KV cache in fp32 or fp16, block by block of 16 query rows: scores here, outputs in weighted_sums.h.
+// The lanes of a vector are query rows throughout, so that a score is one chain of fused multiply-adds in the order of
+// the head's components, as ONNX Runtime's MatMul sums it.
 #include "attention/attention.h"
 
 #include <algorithm>

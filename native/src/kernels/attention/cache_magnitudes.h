@@ -1,4 +1,4 @@
-// How large the numbers of a cache's rows are.
+// Reads the scales of rows of an int8 KV cache: each row's largest magnitude, in the two bytes behind its numbers.
 #pragma once
 
 #include "attention/int8_cache_steps.h"

@@ -1,4 +1,5 @@
-// Weights are fp32 exponentials; the sums over rows are float64, whose order vanishes in the rounding to fp32.
+// `ExactAttention` from scores to outputs: softmax weights times values. Weights are fp32 exponentials; sums over rows
+// are float64, whose order vanishes in the rounding to fp32.
 #include <algorithm>
 
 #include "kernels/attention/kv_rows.h"

@@ -1,5 +1,7 @@
-// Lanes of a vector are 16 keys, which are transposed once for all query rows: four components of each to a lane, times four
-// of a query in every lane, in two planes. Sums of 32-bit integers are exact in any order.
+// Attention scores: queries times the keys of an int8 KV cache, by dot products of four bytes. The lanes of a vector
+// are 16 keys, transposed once for all query rows: four components of each key to a lane, times four of a query in
+// every lane. A query's 16-bit numbers are two planes, their high and their low bytes. Sums of 32-bit integers are
+// exact in any order.
 #include <algorithm>
 #include <limits>
 #include <utility>

@@ -1,5 +1,6 @@
-// Softmax weights are integers in steps of their query's largest, the steps of the values in them. Four rows of values
-// are transposed into lanes of four bytes once for all query rows; weights are two bytes.
+// Attention outputs: softmax weights times the values of an int8 KV cache, by dot products of four bytes. Weights are
+// integers of two bytes, in steps of their query's largest. Four rows of values are transposed into lanes of four bytes
+// once for all query rows.
 #include <algorithm>
 #include <utility>
 

@@ -1,4 +1,4 @@
-// Softmax weights of scores, and their totals in integers.
+// Softmax over an int8 KV cache: scores to weights, which are not yet divided by their total; the total is an integer.
 #include <algorithm>
 
 #include "attention/int8_cache_steps.h"

@@ -1,5 +1,6 @@
-// Values are integers in steps of their row's largest, softmax weights integers in steps of their query's largest, the
-// steps of the values in them. Then a sum over the cache's rows is a sum of integers, the same in any order.
+// `IntegerAttention` from scores to outputs: softmax weights times values, both rounded to integers, so that a sum over
+// the cache's rows has the same bits in any order. Values are in steps of their row's largest, weights in steps of
+// their query's largest, with the steps of the values multiplied in.
 #include <algorithm>
 
 #include "kernels/attention/kv_rows.h"

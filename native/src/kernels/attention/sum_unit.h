@@ -1,4 +1,4 @@
-// What a sum of integer weights times bytes is in.
+// The scale that turns an integer sum of softmax weights times int8 values into an fp32 attention output.
 #pragma once
 
 #include "shared_constants.h"

@@ -1,4 +1,5 @@
-// Rows of the cache as products take them, and what stands before and behind those: masks, and weights as bytes.
+// Rows of an int8 KV cache transposed for matrix products, and what comes before and after those: masked scores, and
+// softmax weights as bytes.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// From attention's scores to its output: softmax weights of the visible rows, times their values. Two definitions.
+// From attention's scores to its output: softmax weights of the visible rows, times their values, in two ways.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Sums of 32 bits, added up in numbers that hold more of them.
+// Adds 32-bit integer sums to float64 totals, which hold many more of them exactly.
 #pragma once
 
 #include "lanes/lanes.h"

@@ -1,5 +1,6 @@
-// The same sums as kernels/products/row_product.cpp has, two rows of bytes at a time: two rows, or both planes of one. A
-// last row without another is multiplied twice, in as many instructions as dot products would take.
+// Rows of bytes times int8 weights by ARM's matrix products (i8mm): the sums of kernels/products/row_product.cpp, two
+// rows of bytes at a time: two rows, or both planes of one. A last row without another is multiplied twice, in as many
+// instructions as dot products would take.
 #include "products/rows/row_product.h"
 
 #include <algorithm>

@@ -1,5 +1,6 @@
-// Scores as kernels/attention/int8_cache_scores.cpp has them, for processors without dot products of four bytes: keys are
-// widened to 16 bits once for all query rows, and a query's two planes are one number of 16 bits.
+// Attention scores, queries times the keys of an int8 KV cache, on processors without dot products of four bytes (AVX2,
+// plain NEON). As kernels/attention/int8_cache_scores.cpp, but keys are widened to 16 bits once for all query rows, and
+// a query's number is one of 16 bits, where dot products need its high and its low bytes apart.
 #include <algorithm>
 #include <limits>
 #include <utility>

@@ -1,5 +1,6 @@
-// Sums as kernels/attention/int8_cache_sums.cpp has them, for processors without dot products of four bytes: values are
-// widened to 16 bits once for all query rows, and a weight is one number of 16 bits.
+// Attention outputs, softmax weights times the values of an int8 KV cache, on processors without dot products of four
+// bytes (AVX2, plain NEON). As kernels/attention/int8_cache_sums.cpp, but values are widened to 16 bits once for all
+// query rows, and a weight is one number of 16 bits.
 #include <algorithm>
 #include <cstring>
 #include <utility>

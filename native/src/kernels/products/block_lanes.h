@@ -1,4 +1,4 @@
-// What products with 4-bit weights share: each lane holds four inputs of an output.
+// What matrix products with 4-bit weights in blocks share: rows and weights read into lanes of four inputs.
 #pragma once
 
 #include "lanes/lanes.h"

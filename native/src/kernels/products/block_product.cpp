@@ -1,6 +1,6 @@
-// Halves of bytes, from 0 to 15, are multiplied by a row and summed over a block, whose sum fits 16 bits, since what it
-// begins with takes 8 from each half; then it is scaled and added to the sum of the blocks. All are integers, exact in
-// any order.
+// Rows of bytes times packed 4-bit weights in blocks. Halves of bytes, from 0 to 15, are multiplied by a row and summed
+// over a block, whose sum fits 16 bits, since what it begins with takes 8 from each half; then it is scaled and added
+// to the sum of the blocks. All are integers, exact in any order.
 #include "products/blocks/block_product.h"
 
 #include "kernels/products/block_lanes.h"

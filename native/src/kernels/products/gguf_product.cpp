@@ -1,6 +1,7 @@
-// Unsigned codes times the signed bytes of a row, four to a lane, add up to integers: a block's sum is exact. Blocks are
-// combined in fp32, one after another from the first, each by the same two or three operations: their scales are numbers
-// in fp16 and of a row, which no integer holds, so that the order is what keeps a row's bits at every width.
+// Rows of bytes times weights in the blocks of GGUF files. Unsigned codes times the signed bytes of a row, four to a
+// lane, add up to integers: a block's sum is exact. Blocks are combined in fp32, one after another from the first, each
+// by the same two or three operations: their scales are numbers in fp16 and of a row, which no integer holds, so that
+// the order is what keeps a row's bits at every width.
 #include "products/gguf/gguf_product.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Products are of bytes, four to a lane, added up in 32 bits; what rows are raised by is taken out again by the sums of
-// the weights. Sums of 32-bit integers are exact in any order.
+// Rows of bytes times int8 weights: products of bytes, four to a lane, added up in 32 bits. Where a row's bytes were
+// raised to be unsigned, the sums of the weights take that out again. Sums of 32-bit integers are exact in any order.
 #include "products/rows/row_product.h"
 
 #include <algorithm>

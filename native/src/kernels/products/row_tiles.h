@@ -1,4 +1,4 @@
-// Rows cut into tiles whose height the compiler knows, so that all their sums have registers.
+// Cuts the rows of a matrix product into tiles whose height the compiler knows, so that all their sums have registers.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,6 @@
-// A block's scale times a half less 8 is from -120 to 120: a byte. Of such bytes a row's sum takes one instruction for
-// four inputs and 16 outputs, and nothing for a block; what they are kept too large by is taken out by the row's total.
+// Unpacks 4-bit weights to bytes with their block's scale multiplied in: a scale times a half less 8 is from -120 to
+// 120. Then four inputs of 16 outputs take one instruction, and a block none; what the bytes are kept too large by is
+// taken out by the row's total.
 #include "kernels/products/unpacked_product.h"
 
 #include <algorithm>

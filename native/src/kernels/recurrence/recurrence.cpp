@@ -1,3 +1,4 @@
+// One step of a recurrent layer's state, columns in lanes: decay, update by key and value, read-out by the query.
 #include "recurrence/recurrence.h"
 
 #include "lanes/exponential.h"

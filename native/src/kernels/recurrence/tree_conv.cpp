@@ -1,4 +1,4 @@
-// A short causal convolution in lanes of channels: the products of all taps, added in their order.
+// The short causal convolution of a recurrent layer, channels in lanes: products of all taps, added in their order.
 #include "lanes/lanes.h"
 #include "recurrence/tree_conv.h"
 

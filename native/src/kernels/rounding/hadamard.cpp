@@ -1,4 +1,4 @@
-// A Walsh-Hadamard matrix times blocks of a row, by sums and differences.
+// The fast Walsh-Hadamard transform of blocks of a row, by sums and differences.
 #include "lanes/lanes.h"
 #include "rounding/hadamard.h"
 

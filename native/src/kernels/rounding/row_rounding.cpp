@@ -1,4 +1,4 @@
-// Numbers of a row in steps of its own, to the nearest, ties to even.
+// Rounds a row of fp32 numbers to int8, or to two planes of int8, by its largest magnitude; ties to even.
 #include "rounding/row_rounding.h"
 
 #include <algorithm>

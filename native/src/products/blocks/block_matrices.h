@@ -1,4 +1,4 @@
-// 4-bit matrices (J, K) in blocks of inputs, one, or one for each expert: rows rotated and rounded by their own scales.
+// A node's 4-bit matrices (J, K), one, or one for each expert; its rows are rotated, rounded and multiplied by them.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// A 4-bit matrix in blocks of inputs with a scale each, in the order in which products read it.
+// A 4-bit matrix with a scale for each block of inputs, packed once into the order in which matrix products read it.
 #pragma once
 
 #include <cstddef>

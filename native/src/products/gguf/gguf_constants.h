@@ -1,4 +1,5 @@
-// Matrices in the blocks of GGUF files as constants of a node.
+// How a node holds weights in the blocks of GGUF files: the types of its constant inputs by block type, and how they
+// are read.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// Matrices (J, K) in the blocks of GGUF files, one, or one for each expert: each row rounded in blocks, sums of integers,
-// scaled back and combined block by block.
+// A node's matrices (J, K) in the blocks of GGUF files, one, or one for each expert; its rows are rounded in blocks,
+// multiplied by them in integers, scaled back and combined block by block.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// A matrix in the blocks of a GGUF file, in the order in which products read it.
+// A matrix in the blocks of a GGUF file, packed once when it is loaded into the order in which matrix products read it.
 #pragma once
 
 #include <algorithm>

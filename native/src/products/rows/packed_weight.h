@@ -1,4 +1,4 @@
-// An int8 matrix in the order in which products read it.
+// An int8 matrix, packed once when it is loaded into the order in which matrix products read it.
 #pragma once
 
 #include <cstddef>

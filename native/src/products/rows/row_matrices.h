@@ -1,4 +1,4 @@
-// int8 matrices (J, K), one, or one for each expert: rows rotated and rounded by their own scales, products of bytes.
+// A node's int8 matrices (J, K), one, or one for each expert; its rows are rotated, rounded and multiplied by them.
 #pragma once
 
 #include <array>
