@@ -1,4 +1,4 @@
-"""Sessions on a real model by the clock: its passes are real, and what it says is what was recorded."""
+"""Replays recorded sessions of agents on a real model and times them: real passes, but the recorded tokens."""
 
 import tempfile
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Sessions of coding agents, unmodified, with a model that follows `session_script`, written down turn by turn.
+"""Records sessions of unmodified coding agents, turn by turn, with `session_script` in the place of a model.
 
     python -m benchmarks.agents.record FOLDER [CLIENT ...]
 

@@ -1,4 +1,4 @@
-"""Sessions over measured passes: what plain and drafted decoding would take, and what a perfect drafter would."""
+"""Replays recorded sessions over measured pass times: what plain, drafted and perfectly drafted decoding would take."""
 
 import json
 import tempfile

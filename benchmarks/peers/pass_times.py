@@ -1,4 +1,4 @@
-"""How long a pass of 1 to 16 tokens takes, and plain decoding, behind short texts and long ones."""
+"""Measures how long a pass of 1 to 16 tokens takes, and plain decoding, behind short texts and long ones."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

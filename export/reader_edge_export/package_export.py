@@ -1,4 +1,4 @@
-"""One export from a source to the files of a package. Imports PyTorch and its company: see `pipeline`."""
+"""One export from a source to the files of a package. It imports PyTorch, so `pipeline` imports it late."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace

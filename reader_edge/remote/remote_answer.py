@@ -1,4 +1,4 @@
-"""One answer of a server: tokens come, drafts go, and after a lost connection it goes on where it was."""
+"""One answer of `run --server` at the client: receives tokens, sends drafts, and resumes after a lost connection."""
 
 import secrets
 from collections.abc import Callable, Generator

@@ -1,4 +1,4 @@
-"""What clients ask over HTTP: answers, by their paths, and what none gets."""
+"""The endpoints of each API by URL path, opened once for each loaded model, and the paths that are refused."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""A path's application: it finds the model that a request names, whose endpoint answers once it is loaded."""
+"""The ASGI application of one URL path: has the model that a request names loaded, and hands it the request."""
 
 import asyncio
 from collections.abc import AsyncGenerator

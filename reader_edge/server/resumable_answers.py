@@ -1,4 +1,4 @@
-"""Answers that outlive the connection they were requested over, for a while: a device takes its own up where it was."""
+"""Answers that outlive their connection for a while, so that a remote client can resume its own."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""The decoder of views: as any other, but a prompt's retrieved view is read before its last tokens are scored."""
+"""The decoder of the rule `views`: it reads a prompt's retrieved passages before its last tokens are scored."""
 
 from collections.abc import Mapping, Sequence
 

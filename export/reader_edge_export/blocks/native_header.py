@@ -1,4 +1,4 @@
-"""The table of block types in C++.
+"""Writes the table of block types as a C++ header, gguf_types.h.
 
 python -m reader_edge_export.blocks.native_header > native/src/products/gguf/gguf_types.h
 """

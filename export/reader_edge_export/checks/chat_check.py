@@ -1,4 +1,4 @@
-"""Conversations as the package's chat template renders them, and as transformers does."""
+"""Compares how the package and transformers render the bundled conversations; an export reports differences."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

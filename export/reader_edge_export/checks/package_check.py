@@ -1,4 +1,4 @@
-"""Compares an exported package with its source, and finds its likely successors. Imports PyTorch: see `pipeline`."""
+"""Compares an exported package with its source, and finds its likely successors. It imports PyTorch: see `pipeline`."""
 
 import math
 import shutil

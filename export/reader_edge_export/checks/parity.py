@@ -1,4 +1,4 @@
-"""An exported package against the source module: logits under tree masks, and greedy choices.
+"""Compares an exported package with the source module: logits under tree masks, and greedy choices.
 
 Every check returns figures for the manifest and raises ParityError where the package is not the model.
 """

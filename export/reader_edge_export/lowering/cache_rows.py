@@ -1,4 +1,4 @@
-"""Rows of a KV cache of eight bits, how they are written and read, and of one in fp16, which are read as they lie.
+"""Graph pieces that write and read rows of an int8 KV cache, and write those of one in fp16.
 
 A row is the key or value of one token and KV head: D numbers in 127 steps of its magnitude, then the magnitude, which
 is the row's largest number rounded up to 64ths of a power of two. Its last two bytes are those 64ths, 64 to 128, less

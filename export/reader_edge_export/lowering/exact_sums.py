@@ -1,4 +1,4 @@
-"""Sums over the visible rows that no order of theirs changes: in float64, and of integers.
+"""Attention's sums over the visible KV rows, the same bits in any order: in float64, or of integers.
 
 float64: its reordering error of 1e-16 vanishes in the final rounding to fp32 (but for a sum that lies within 1e-15 of a
 rounding boundary). Integers add up exactly in it.

@@ -1,4 +1,4 @@
-"""Operators of the domain "reader_edge": what they compute, in operators that ONNX Runtime has.
+"""What operators of the domain "reader_edge" compute, in standard ones: int8 products, SwiGLU, rotary heads.
 
 A package carries these definitions, so ONNX Runtime can run it as it is, node by node. Where the native library is
 registered, its kernels take their place, with the same bits.

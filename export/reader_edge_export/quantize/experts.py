@@ -1,4 +1,4 @@
-"""The matrices of experts, stored one expert after the other, and products by them.
+"""Stores the matrices of a mixture's experts, one expert after the other, and makes the products by them.
 
 Each expert has smoothing scales of its own. Before an activation they read the same rows, whose moments they share; the
 inputs behind it are an expert's own, and only their magnitudes are known (`ExpertInputs`).

@@ -1,4 +1,4 @@
-"""The written graph of a speculator against its module, over a text and a small tree behind it, and its target."""
+"""Compares a speculator's graph with its module over a text and a small tree, and its best tokens with the target's."""
 
 from pathlib import Path
 from typing import NamedTuple, Protocol

@@ -1,4 +1,4 @@
-"""What an answer says, block by block, with the events that tell it."""
+"""The content blocks of an Anthropic answer, and the stream events that bring them."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,3 +1,5 @@
+"""An answer as items of `/v1/responses` (messages, reasoning, calls), and the stream events that bring them."""
+
 import copy
 import secrets
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The interface of rules that are not exact: a value from which an engine makes the acceptance rule of each answer."""
+"""The interface of lossy rules (`--rule`): a config from which an engine makes the acceptance rule of each answer."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection

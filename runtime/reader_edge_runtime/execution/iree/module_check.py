@@ -1,4 +1,4 @@
-"""A module compared with ONNX Runtime, on the machine that is to run it, before it serves.
+"""Compares a compiled module with ONNX Runtime on the machine that is to run it, before it serves.
 
 A compiler may give wrong logits without a word. Verdicts are kept in the user's cache directory.
 """
