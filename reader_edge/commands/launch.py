@@ -16,7 +16,7 @@ import click
 
 from reader_edge.commands import options
 from reader_edge.launch.agents import AGENTS, AgentModel
-from reader_edge.launch.local_server import HOST, served_model, started_server
+from reader_edge.launch.local_server import HOST, served_model, signals_held, started_server
 from reader_edge.terminal.command_help import helpful_command
 from reader_edge.terminal.shell_completion import MODEL
 
@@ -100,13 +100,13 @@ def _started(model: str | None, workspace: Path | None) -> Iterator[AgentModel]:
 
 def _run(command: Sequence[str], environment: dict[str, str]) -> int:
     """A client's exit code, as a shell has it. Ctrl-C is the client's alone."""
-    with subprocess.Popen(command, env=environment) as process:
+    with ExitStack() as stack:
+        with signals_held():
+            process = stack.enter_context(subprocess.Popen(command, env=environment))
+            stack.callback(process.terminate)
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            code = process.wait()
-        finally:
-            process.terminate()
-            signal.signal(signal.SIGINT, before)
+        stack.callback(signal.signal, signal.SIGINT, before)
+        code = process.wait()
     return code if code >= 0 else 128 - code
 
 

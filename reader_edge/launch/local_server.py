@@ -1,6 +1,7 @@
 """A server for a coding agent: the one that runs, or one that is started for as long as it is needed."""
 
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -9,7 +10,7 @@ import urllib.error
 import urllib.request
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote
@@ -60,11 +61,14 @@ def started_server(model: str, port: int, workspace: Path | None) -> Iterator[Ag
     options = ["--port", str(port), "--max-tokens", str(MAX_TOKENS), "--max-seconds", str(_MAX_ANSWER_S)]
     options += [] if workspace is None else ["--workspace", str(workspace)]
     command = [sys.executable, "-m", "reader_edge", "serve", model, *options]
-    # In a session of its own: Ctrl-C is the client's, which may mean no end by it.
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True)
-    assert process.stderr is not None
-    log = _Log(process.stderr)
-    try:
+    with ExitStack() as stack:
+        with signals_held():  # in a session of its own: Ctrl-C is the client's, which may mean no end by it
+            process = subprocess.Popen(
+                command, stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True
+            )
+            assert process.stderr is not None
+            log = _Log(process.stderr)
+            stack.callback(_end, process, log)
         while (found := _ready(port)) is None:
             if process.poll() is not None:
                 log.join(_WAIT_S)
@@ -74,17 +78,36 @@ def started_server(model: str, port: int, workspace: Path | None) -> Iterator[Ag
         yield found
         if process.poll() is not None:
             raise ProviderError(f"The server of '{model}' ended before its client: {log.last}")
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Hold back the signals that end this process in order: one within Popen would leave a process that nobody ends."""
+    held: list[int] = []
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGINT") if hasattr(signal, name)]
+    handlers = {number: handler for number in numbers if callable(handler := signal.getsignal(number))}
+    for number in handlers:
+        signal.signal(number, lambda late, _: held.append(late))
+    try:
+        yield
     finally:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_ENDING_S)
-        process.kill()
-        process.wait()
-        log.close()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    for number in held:
+        signal.raise_signal(number)
 
 
 def _ready(port: int) -> AgentModel | None:
     return served_model(f"http://{HOST}:{port}", None, None)
+
+
+def _end(process: subprocess.Popen[str], log: "_Log") -> None:
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_ENDING_S)
+    process.kill()
+    process.wait()
+    log.close()
 
 
 class _Log(threading.Thread):

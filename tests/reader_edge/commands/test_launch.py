@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import stat
 import subprocess
@@ -202,3 +203,41 @@ def test_ending_launch_ends_the_client(tmp_path: Path, server: str, key_file: Pa
         assert process.wait(20) == 128 + 15
     with pytest.raises(ProcessLookupError):
         os.kill(int(started.read_text()), 0)
+
+
+def _started(command: str, monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
+    """Processes of `launch` that begin as this, each of which is hardly there when `launch` is ended."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Ended(subprocess.Popen[bytes]):
+        def __init__(self, words: Sequence[str], **options: Any) -> None:
+            super().__init__(words, **options)
+            if command in words:
+                started.append(self)
+                signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(subprocess, "Popen", Ended)
+    return started
+
+
+@pytest.mark.parametrize("ended", ["claude", "serve"])
+def test_what_is_hardly_started_ends_as_well(
+    ended: str,
+    runner: CliRunner,
+    server: str,
+    key_file: Path,
+    client: Path,
+    package: PackageCopy,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`launch` is ended within Popen, before it has what ends the process."""
+    monkeypatch.setattr(launch_command, "_URL", "http://127.0.0.1:1")
+    command = str(client.parent / "bin" / ended) if ended == "claude" else ended
+    started = _started(command, monkeypatch)
+    given = ("--url", server, "--api-key-file", key_file) if ended == "claude" else ("--model", package.folder)
+    assert _launch(runner, "claude", *given).exit_code == 128 + signal.SIGTERM
+    [process] = started
+    is_over = process.returncode is not None
+    process.kill()
+    process.wait()
+    assert is_over
