@@ -78,7 +78,7 @@ _SLOW_PLACES = [
         *("reader_edge/batch", "reader_edge/models/test_wheel.py", "reader_edge/server", "reader_edge/test_gguf.py"),
         *(
             "runtime/serving",
-            "runtime/decoding/choosing/test_grammar_process.py",
+            "runtime/decoding/sampling/test_grammar_process.py",
             "runtime/doctor/test_examine.py",
             "runtime/execution/pipeline",
             "runtime/test_engine.py",

@@ -8,8 +8,8 @@ import numpy as np
 from reader_edge_runtime.acceptance import AcceptanceRule, Choices
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.config import EngineConfig, GenerationConfig, SamplingConfig
-from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.decoding.decoder import Decoder
+from reader_edge_runtime.decoding.sampling.sampler import Sampler
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.drafter import Drafter, DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.errors import ReaderEdgeError

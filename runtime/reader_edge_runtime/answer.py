@@ -7,9 +7,9 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from reader_edge_runtime.config import GenerationConfig, Grammar, SamplingConfig
-from reader_edge_runtime.decoding.choosing.constraint import Constraint
-from reader_edge_runtime.decoding.choosing.sampler import TokenLogprob
 from reader_edge_runtime.decoding.request import FinishReason, Request
+from reader_edge_runtime.decoding.sampling.constraint import Constraint
+from reader_edge_runtime.decoding.sampling.sampler import TokenLogprob
 from reader_edge_runtime.drafting.draft_hints import NO_HINTS, DraftHints
 from reader_edge_runtime.errors import AnswerError
 from reader_edge_runtime.package.manifest import Manifest

@@ -22,13 +22,13 @@ from reader_edge_runtime.call_options import (
     with_options,
 )
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, Grammar
-from reader_edge_runtime.decoding.choosing.grammar import Grammars
-from reader_edge_runtime.decoding.choosing.grammar_process import Vocabulary
-from reader_edge_runtime.decoding.choosing.reasoning_budget import within_budget
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.draft_permission import DraftPermission
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.rule_config import RuleConfig, check_rule, ruled_config
+from reader_edge_runtime.decoding.sampling.grammar import Grammars
+from reader_edge_runtime.decoding.sampling.grammar_process import Vocabulary
+from reader_edge_runtime.decoding.sampling.reasoning_budget import within_budget
 from reader_edge_runtime.decoding.session import FORMAT, LOSSY_FORMAT, load_session, save_session
 from reader_edge_runtime.decoding.shared_decoder import SharedDecoder
 from reader_edge_runtime.drafting.device_drafts import DeviceDrafts

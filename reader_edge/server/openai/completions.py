@@ -21,7 +21,7 @@ from reader_edge.server.structured_outputs import (
     requested_format,
 )
 from reader_edge_runtime import GenerationChunk, GenerationConfig, GenerationResult
-from reader_edge_runtime.decoding.choosing.sampler import TokenLogprob
+from reader_edge_runtime.decoding.sampling.sampler import TokenLogprob
 from reader_edge_runtime.text.conversation import Encodable
 from reader_edge_runtime.text.tokenizer import Tokenizer
 from reader_edge_runtime.text.tool_calls.tool_use import ToolUse

@@ -4,14 +4,14 @@ from collections.abc import Callable, Sequence
 
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.config import EngineConfig, GenerationConfig
-from reader_edge_runtime.decoding.choosing.constraint import Constraint
-from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.decoding.draft_permission import UNCHECKED, DraftPermission
 from reader_edge_runtime.decoding.kv_budget import FIRST_CAPACITY, KvBudget
 from reader_edge_runtime.decoding.planning.planner import Planner, StepPlan
 from reader_edge_runtime.decoding.prefill import Prefill, PrefillBudget
 from reader_edge_runtime.decoding.recorder import Recorder, recorded
 from reader_edge_runtime.decoding.request import Request
+from reader_edge_runtime.decoding.sampling.constraint import Constraint
+from reader_edge_runtime.decoding.sampling.sampler import Sampler
 from reader_edge_runtime.decoding.scheduler import Scheduler
 from reader_edge_runtime.decoding.scorer import ScoredTrees, Scorer
 from reader_edge_runtime.decoding.slots import Slots

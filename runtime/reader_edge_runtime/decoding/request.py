@@ -8,8 +8,8 @@ from typing import Literal
 import numpy as np
 
 from reader_edge_runtime.config import GenerationConfig, SamplingConfig
-from reader_edge_runtime.decoding.choosing.constraint import Constraint
-from reader_edge_runtime.decoding.choosing.sampler import Sampler, TokenLogprob, token_logprob
+from reader_edge_runtime.decoding.sampling.constraint import Constraint
+from reader_edge_runtime.decoding.sampling.sampler import Sampler, TokenLogprob, token_logprob
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.cost_model import AcceptanceEstimate
 from reader_edge_runtime.drafting.draft_hints import NO_HINTS, DraftHints

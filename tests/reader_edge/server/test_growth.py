@@ -18,7 +18,7 @@ from reader_edge.server.metrics import Metrics
 from reader_edge.server.schema import without_gc
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine, Conversation, Engine
-from reader_edge_runtime.decoding.choosing.grammar_worker.grammar_source import GrammarSource
+from reader_edge_runtime.decoding.sampling.grammar_worker.grammar_source import GrammarSource
 from reader_edge_runtime.errors import ReaderEdgeError
 from tests.family_tokenizers import family_engine
 

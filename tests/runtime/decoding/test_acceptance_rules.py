@@ -12,9 +12,9 @@ from reader_edge_runtime.acceptance import AcceptanceRule, Choices
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.config import EngineConfig, GenerationConfig, SamplingConfig
-from reader_edge_runtime.decoding.choosing.sampler import Sampler, token_logprob
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.request import Request
+from reader_edge_runtime.decoding.sampling.sampler import Sampler, token_logprob
 from reader_edge_runtime.decoding.verification import near_tie_margin
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ConfigError, DraftError

@@ -8,9 +8,9 @@ import pytest
 
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
-from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.request import Request
+from reader_edge_runtime.decoding.sampling.sampler import Sampler
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.drafter import Drafter, DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter

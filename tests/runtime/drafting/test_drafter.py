@@ -68,7 +68,7 @@ def decode(drafter: RetrievalDrafter, prompts: Sequence[Sequence[int]], config: 
 
 
 def plain(prompts: Sequence[Sequence[int]], config: GenerationConfig) -> list[list[int]]:
-    from reader_edge_runtime.decoding.choosing.sampler import Sampler
+    from reader_edge_runtime.decoding.sampling.sampler import Sampler
 
     target = FakeTarget(make_manifest(VOCAB_SIZE), order=2)
     answers = []

@@ -12,9 +12,9 @@ from reader_edge_lossy.views_decoder import retrieved
 from reader_edge_lossy.views_target import ViewsTarget
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.config import EngineConfig, GenerationConfig, SamplingConfig
-from reader_edge_runtime.decoding.choosing.sampler import Sampler
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.request import Request
+from reader_edge_runtime.decoding.sampling.sampler import Sampler
 from reader_edge_runtime.decoding.slots import KeptText
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import Drafter, NoDrafter

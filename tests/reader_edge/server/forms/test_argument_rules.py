@@ -17,12 +17,12 @@ from tests.reader_edge.server.forms.call_families import form_of
 pytest.importorskip("llguidance", reason="grammars need it: pip install 'reader-edge[grammar]'")
 pytest.importorskip("jsonschema", reason="it is not installed: pip install 'reader-edge[grammar]'")
 
-from reader_edge_runtime.decoding.choosing.grammar_worker import ADVANCE
-from reader_edge_runtime.decoding.choosing.grammar_worker.answer_check import number, problem_of
-from reader_edge_runtime.decoding.choosing.grammar_worker.matcher import GrammarMatcher
+from reader_edge_runtime.decoding.sampling.grammar_worker import ADVANCE
+from reader_edge_runtime.decoding.sampling.grammar_worker.answer_check import number, problem_of
+from reader_edge_runtime.decoding.sampling.grammar_worker.matcher import GrammarMatcher
 from reader_edge_runtime.text.tool_calls.streaming_calls import call_prefix, call_suffix
 from tests.reader_edge.server.forms.call_families import read_calls
-from tests.runtime.decoding.choosing.followed import allowed, follow, random_answer, takes, wild_schema
+from tests.runtime.decoding.sampling.followed import allowed, follow, random_answer, takes, wild_schema
 
 TEXT = {"type": "string"}
 BOTH = {"a": TEXT, "b": TEXT}

@@ -15,8 +15,8 @@ import pytest
 
 from reader_edge_runtime import AsyncEngine, Engine, GenerationConfig, Grammar, SamplingConfig
 from reader_edge_runtime.answer import GenerationResult
-from reader_edge_runtime.decoding.choosing.grammar import _WORKER, GrammarConstraint, Grammars
-from reader_edge_runtime.decoding.choosing.grammar_process import GrammarProcess, Vocabulary, end_reason
+from reader_edge_runtime.decoding.sampling.grammar import _WORKER, GrammarConstraint, Grammars
+from reader_edge_runtime.decoding.sampling.grammar_process import GrammarProcess, Vocabulary, end_reason
 from reader_edge_runtime.errors import BusyError, ConfigError, InstallationError, PromptError
 from reader_edge_runtime.machine.bounded_process import BoundedProgram
 from reader_edge_runtime.machine.bounded_worker import OUT_OF_MEMORY, SessionEndedError

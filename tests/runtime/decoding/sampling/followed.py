@@ -5,10 +5,10 @@ import random
 from functools import cache
 from typing import Any
 
-from reader_edge_runtime.decoding.choosing.grammar_worker import ADVANCE, CHECK, MASK
-from reader_edge_runtime.decoding.choosing.grammar_worker.grammar_source import GrammarSource
-from reader_edge_runtime.decoding.choosing.grammar_worker.matcher import GrammarMatcher
-from reader_edge_runtime.decoding.choosing.grammar_worker.unique_keys import KeyTokens
+from reader_edge_runtime.decoding.sampling.grammar_worker import ADVANCE, CHECK, MASK
+from reader_edge_runtime.decoding.sampling.grammar_worker.grammar_source import GrammarSource
+from reader_edge_runtime.decoding.sampling.grammar_worker.matcher import GrammarMatcher
+from reader_edge_runtime.decoding.sampling.grammar_worker.unique_keys import KeyTokens
 
 END = 256
 _LIKELY = b'"}],'  # that answers end some time

@@ -11,7 +11,7 @@ import pytest
 
 from reader_edge_runtime import Engine, GenerationConfig, Grammar
 from reader_edge_runtime.errors import ConfigError
-from tests.runtime.decoding.choosing.followed import follow, left_out_of, takes
+from tests.runtime.decoding.sampling.followed import follow, left_out_of, takes
 
 LENIENT = {"x-guidance": {"lenient": True}}
 

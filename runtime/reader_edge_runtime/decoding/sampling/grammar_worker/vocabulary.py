@@ -4,8 +4,8 @@ import io
 import json
 from typing import Any
 
-from reader_edge_runtime.decoding.choosing.grammar_worker import unpacked
-from reader_edge_runtime.decoding.choosing.grammar_worker.unique_keys import KeyTokens
+from reader_edge_runtime.decoding.sampling.grammar_worker import unpacked
+from reader_edge_runtime.decoding.sampling.grammar_worker.unique_keys import KeyTokens
 from reader_edge_runtime.machine.bounded_worker import Channel
 
 

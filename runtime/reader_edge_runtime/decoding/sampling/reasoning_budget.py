@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reader_edge_runtime.config import GenerationConfig
-from reader_edge_runtime.decoding.choosing.constraint import Constraint
+from reader_edge_runtime.decoding.sampling.constraint import Constraint
 from reader_edge_runtime.draft_tree import FORCED_SOURCE, DraftTree
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.text.conversation import Encodable

@@ -14,16 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from reader_edge_runtime.config import Grammar
-from reader_edge_runtime.decoding.choosing.constraint import AfterThinking, Constraint
-from reader_edge_runtime.decoding.choosing.grammar_process import GrammarProcess, Vocabulary
-from reader_edge_runtime.decoding.choosing.grammar_worker import ADVANCE, CHECK, CUT, MASK, OVER, UNCHECKED
-from reader_edge_runtime.decoding.choosing.grammar_worker.tree_cut import FORCED
+from reader_edge_runtime.decoding.sampling.constraint import AfterThinking, Constraint
+from reader_edge_runtime.decoding.sampling.grammar_process import GrammarProcess, Vocabulary
+from reader_edge_runtime.decoding.sampling.grammar_worker import ADVANCE, CHECK, CUT, MASK, OVER, UNCHECKED
+from reader_edge_runtime.decoding.sampling.grammar_worker.tree_cut import FORCED
 from reader_edge_runtime.draft_tree import FORCED_SOURCE, DraftTree
 from reader_edge_runtime.errors import ConfigError, InstallationError
 from reader_edge_runtime.machine.bounded_process import BoundedProgram
 
 _MAX_PENDING = 16  # answers that wait to be compared with their schemas, each with a process
-_WORKER = "reader_edge_runtime.decoding.choosing.grammar_worker.matcher"
+_WORKER = "reader_edge_runtime.decoding.sampling.grammar_worker.matcher"
 
 _LOG = logging.getLogger(__name__)
 

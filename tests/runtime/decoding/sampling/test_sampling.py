@@ -14,7 +14,7 @@ from reader_edge_runtime import Engine, GenerationConfig, Grammar
 from reader_edge_runtime.acceptance import EXACT, Choices
 from reader_edge_runtime.arrays import Float32Array, Float64Array
 from reader_edge_runtime.config import SamplingConfig
-from reader_edge_runtime.decoding.choosing.sampler import Sampler, random_unit
+from reader_edge_runtime.decoding.sampling.sampler import Sampler, random_unit
 from reader_edge_runtime.decoding.verification import walk
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ConfigError

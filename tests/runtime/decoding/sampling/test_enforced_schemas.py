@@ -14,9 +14,9 @@ pytest.importorskip("llguidance", reason="grammars need it: pip install 'reader-
 pytest.importorskip("jsonschema", reason="it is not installed: pip install 'reader-edge[grammar]'")
 
 from reader_edge_runtime import Engine, GenerationConfig, Grammar, SamplingConfig
-from reader_edge_runtime.decoding.choosing.grammar_worker import ADVANCE
-from reader_edge_runtime.decoding.choosing.grammar_worker.answer_check import number, problem_of
-from tests.runtime.decoding.choosing.followed import (
+from reader_edge_runtime.decoding.sampling.grammar_worker import ADVANCE
+from reader_edge_runtime.decoding.sampling.grammar_worker.answer_check import number, problem_of
+from tests.runtime.decoding.sampling.followed import (
     END,
     allowed,
     follow,

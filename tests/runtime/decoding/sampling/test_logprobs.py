@@ -8,8 +8,8 @@ import pytest
 from reader_edge_runtime import Engine
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
-from reader_edge_runtime.decoding.choosing.sampler import TokenLogprob, token_logprob
 from reader_edge_runtime.decoding.decoder import Decoder
+from reader_edge_runtime.decoding.sampling.sampler import TokenLogprob, token_logprob
 from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.forward_result import ForwardResult

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from reader_edge_runtime import Engine, GenerationConfig, Grammar, SamplingConfig
-from reader_edge_runtime.decoding.choosing.grammar_worker.lark_ends import can_end
+from reader_edge_runtime.decoding.sampling.grammar_worker.lark_ends import can_end
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ConfigError
 from tests.family_tokenizers import FAMILIES, family_engine
-from tests.runtime.decoding.choosing.followed import follow, takes
+from tests.runtime.decoding.sampling.followed import follow, takes
 
 PERSON = {
     "type": "object",

@@ -7,9 +7,9 @@ import numpy.typing as npt
 import pytest
 
 from reader_edge_runtime.config import GenerationConfig, SamplingConfig
-from reader_edge_runtime.decoding.choosing.constraint import AfterThinking
-from reader_edge_runtime.decoding.choosing.grammar_worker.tree_cut import FORCED, cut
 from reader_edge_runtime.decoding.request import Request
+from reader_edge_runtime.decoding.sampling.constraint import AfterThinking
+from reader_edge_runtime.decoding.sampling.grammar_worker.tree_cut import FORCED, cut
 from reader_edge_runtime.draft_tree import DraftTree
 from tests.fake_target import make_manifest
 from tests.random_drafter import RandomDrafter, make_decoder

@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from reader_edge_runtime.decoding.choosing.grammar_worker import (
+from reader_edge_runtime.decoding.sampling.grammar_worker import (
     ADVANCE,
     CHECK,
     CUT,
@@ -20,12 +20,12 @@ from reader_edge_runtime.decoding.choosing.grammar_worker import (
     packed,
     unpacked,
 )
-from reader_edge_runtime.decoding.choosing.grammar_worker.answer_check import problem_of
-from reader_edge_runtime.decoding.choosing.grammar_worker.enforced_numbers import Exponents
-from reader_edge_runtime.decoding.choosing.grammar_worker.grammar_source import GrammarSource
-from reader_edge_runtime.decoding.choosing.grammar_worker.tree_cut import cut
-from reader_edge_runtime.decoding.choosing.grammar_worker.unique_keys import KeyTokens, UniqueKeys
-from reader_edge_runtime.decoding.choosing.grammar_worker.vocabulary import read_tokenizer
+from reader_edge_runtime.decoding.sampling.grammar_worker.answer_check import problem_of
+from reader_edge_runtime.decoding.sampling.grammar_worker.enforced_numbers import Exponents
+from reader_edge_runtime.decoding.sampling.grammar_worker.grammar_source import GrammarSource
+from reader_edge_runtime.decoding.sampling.grammar_worker.tree_cut import cut
+from reader_edge_runtime.decoding.sampling.grammar_worker.unique_keys import KeyTokens, UniqueKeys
+from reader_edge_runtime.decoding.sampling.grammar_worker.vocabulary import read_tokenizer
 from reader_edge_runtime.machine.bounded_worker import Channel, Session, serve, start_clock, stop_clock
 
 _MAX_MEMORY_BYTES = 128 << 20  # beside what the tokenizer takes

@@ -8,8 +8,8 @@ from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import decoders, models
 
 from reader_edge_runtime import Conversation, Engine, GenerationConfig, GenerationResult, Grammar, SamplingConfig
-from reader_edge_runtime.decoding.choosing.reasoning_budget import within_budget
 from reader_edge_runtime.decoding.request import Request
+from reader_edge_runtime.decoding.sampling.reasoning_budget import within_budget
 from reader_edge_runtime.draft_tree import FORCED_SOURCE, DraftTree
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.text.template.chat_template import ChatTemplate

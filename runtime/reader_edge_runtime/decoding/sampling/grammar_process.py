@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from reader_edge_runtime.decoding.choosing.grammar_worker import WELL, packed, unpacked
+from reader_edge_runtime.decoding.sampling.grammar_worker import WELL, packed, unpacked
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.machine.bounded_process import BoundedProcess
 from reader_edge_runtime.machine.bounded_worker import OUT_OF_MEMORY, SessionEndedError

@@ -1,1 +1,0 @@
-"""How the target's logits become one token."""
