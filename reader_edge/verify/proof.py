@@ -23,8 +23,8 @@ from reader_edge.verify.variants import Job, TimeBudget, schedule, settings
 from reader_edge_runtime import DraftConfig, Engine, GenerationConfig, SamplingConfig
 from reader_edge_runtime.acceptance import EXACT, AcceptanceRule
 from reader_edge_runtime.assembly import make_trial_decoder
+from reader_edge_runtime.decoding.prefix_cache import CHUNK, PrefixCache
 from reader_edge_runtime.decoding.prefix_files import PrefixFiles
-from reader_edge_runtime.decoding.prefix_store import CHUNK, PrefixStore
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.source import DraftSource
@@ -213,7 +213,7 @@ class _Prover:
         with tempfile.TemporaryDirectory(prefix="reader-edge-verify-") as folder:
             if variant.is_restored:
                 before = make_trial_decoder(self.target, drafter, config, planner, self.engine.width_report)
-                prefixes = PrefixStore(PrefixFiles(Path(folder), _PREFIX_BYTES), b"", decoder.cache)
+                prefixes = PrefixCache(PrefixFiles(Path(folder), _PREFIX_BYTES), b"", decoder.cache)
                 before.slots.prefixes = decoder.slots.prefixes = prefixes
                 _answer(before, arrivals)
                 prefixes.flush()

@@ -11,8 +11,8 @@ from reader_edge_runtime.decoding.draft_permission import TRIAL, draft_permissio
 from reader_edge_runtime.decoding.pipelined_decoder import PipelinedDecoder
 from reader_edge_runtime.decoding.planning.planner import Planner
 from reader_edge_runtime.decoding.planning.two_pass_planner import TwoPassPlanner
+from reader_edge_runtime.decoding.prefix_cache import PrefixCache
 from reader_edge_runtime.decoding.prefix_files import PrefixFiles
-from reader_edge_runtime.decoding.prefix_store import PrefixStore
 from reader_edge_runtime.decoding.verification import near_tie_margin
 from reader_edge_runtime.drafting.draft_sources import DraftSources, FilePath
 from reader_edge_runtime.drafting.drafter import Drafter, NoDrafter
@@ -89,7 +89,7 @@ def keeping_prefixes(decoder: Decoder, package: ModelPackage, config: EngineConf
     if config.prefix_cache is not None:
         facts = package.fingerprint() + machine_key(decoder.target, config.threads, _PREFIX_VERSION).encode()
         files = PrefixFiles(Path(config.prefix_cache), config.prefix_bytes)
-        prefixes = PrefixStore(files, hashlib.sha256(facts).digest(), decoder.cache)
+        prefixes = PrefixCache(files, hashlib.sha256(facts).digest(), decoder.cache)
         decoder.slots.prefixes = prefixes
         decoder.drafter.recall_from(prefixes.learned, decoder.target.manifest.vocab_size)
     return decoder

@@ -19,8 +19,8 @@ from reader_edge_export.sources.gguf.summary import summary_of
 from reader_edge_export.sources.gguf.tokenizer import build_tokenizer
 from reader_edge_runtime import DraftConfig, EngineConfig, GenerationConfig
 from reader_edge_runtime.decoding.decoder import Decoder
+from reader_edge_runtime.decoding.prefix_cache import PrefixCache
 from reader_edge_runtime.decoding.prefix_files import PrefixFiles
-from reader_edge_runtime.decoding.prefix_store import PrefixStore
 from reader_edge_runtime.decoding.session import FORMAT as SESSIONS
 from reader_edge_runtime.decoding.session import load_session, save_session
 from reader_edge_runtime.errors import ReaderEdgeError
@@ -162,7 +162,7 @@ _PREFIX = [1, 2, 3, 0] * 40
 def _prefix_samples(kind: str, folder: Path) -> list[bytes]:
     shutil.rmtree(folder / "kept", ignore_errors=True)
     decoder = _hybrid_decoder()
-    prefixes = PrefixStore(PrefixFiles(folder / "kept", 1 << 20), b"", decoder.cache)
+    prefixes = PrefixCache(PrefixFiles(folder / "kept", 1 << 20), b"", decoder.cache)
     decoder.slots.prefixes = prefixes
     decoder.finish(decoder.submit(_PREFIX, GenerationConfig(max_tokens=9)))
     prefixes.flush()
@@ -177,7 +177,7 @@ def _load_prefix(kind: str, path: Path) -> None:
     (path.parent / "kept" / name[:2] / f"{name[2:]}.{kind}").write_bytes(content)
     cache = _hybrid_decoder().cache
     files = PrefixFiles(path.parent / "kept", 1 << 20)
-    num_loaded = PrefixStore(files, b"", cache).load(cache, 0, _PREFIX, "", 0)
+    num_loaded = PrefixCache(files, b"", cache).load(cache, 0, _PREFIX, "", 0)
     assert num_loaded == (128 if content in good.values() else num_loaded)
 
 

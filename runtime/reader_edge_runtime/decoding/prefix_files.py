@@ -4,7 +4,7 @@
     DIR/AB/CDEF....states    what recurrent layers keep of the text until the chunk's end, where that was noted
     DIR/AB/CDEF....drafts    what drafting learned of requests of the same salt
 
-A name is a digest, which the file bears too: see `PrefixStore`. Several processes may use one folder: files appear
+A name is a digest, which the file bears too: see `PrefixCache`. Several processes may use one folder: files appear
 whole or not at all, and one that another process has erased is not found.
 """
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from reader_edge_runtime.cache import Cache
-from reader_edge_runtime.decoding.prefix_store import CHUNK, PrefixStore
+from reader_edge_runtime.decoding.prefix_cache import CHUNK, PrefixCache
 
 
 class KeptText(NamedTuple):
@@ -39,7 +39,7 @@ class Slots:
         self._idle = [_NO_TEXT] * cache.num_slots
         self.num_running = 0
         self.is_torn = False
-        self.prefixes: PrefixStore | None = None
+        self.prefixes: PrefixCache | None = None
         self._longest_shared = 0  # tokens that the newest sequence's prompt shares with some text
         self._parting = 0  # the same, if there was no place near
 

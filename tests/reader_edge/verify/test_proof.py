@@ -25,7 +25,7 @@ from reader_edge.verify.variants import (
 from reader_edge_runtime import Engine
 from reader_edge_runtime.cache import Cache, SlotContents
 from reader_edge_runtime.decoding.decoder import Decoder
-from reader_edge_runtime.decoding.prefix_store import PrefixStore
+from reader_edge_runtime.decoding.prefix_cache import PrefixCache
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ProofError
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
@@ -263,13 +263,13 @@ def test_a_rule_of_acceptance_that_is_not_exact_is_refused_by_name(engine: Engin
 
 
 def test_wrong_rows_from_disk_are_found(engine: Engine, few_drafters: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    contents = PrefixStore._contents
+    contents = PrefixCache._contents
 
-    def negated(self: PrefixStore, cache: Cache, name: bytes, kind: str, max_bytes: int) -> SlotContents | None:
+    def negated(self: PrefixCache, cache: Cache, name: bytes, kind: str, max_bytes: int) -> SlotContents | None:
         found = contents(self, cache, name, kind, max_bytes)
         return None if found is None else found._replace(rows=tuple(-rows for rows in found.rows))
 
-    monkeypatch.setattr(PrefixStore, "_contents", negated)
+    monkeypatch.setattr(PrefixCache, "_contents", negated)
     report = prove(engine, QUESTIONS[:1], 4)
     assert not report.is_promise_kept
     wrong = [run for run in report.runs if run.counts.logit_rows_equal < run.counts.logit_rows]

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.decoding.decoder import Decoder
+from reader_edge_runtime.decoding.prefix_cache import CHUNK, PrefixCache
 from reader_edge_runtime.decoding.prefix_files import FORMAT, PrefixFiles, erase_prefixes
-from reader_edge_runtime.decoding.prefix_store import CHUNK, PrefixStore
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.errors import ConfigError, PrefixError
 from tests.fake_hybrid import FakeHybridTarget, hybrid_manifest
@@ -59,7 +59,7 @@ def folder(tmp_path: Path) -> Path:
 
 def decoder_over(target: FakeTarget, folder: Path, seed: int = 0, prefill_chunk: int = 48) -> Decoder:
     decoder = Decoder(target, RandomDrafter(6, 9, seed), EngineConfig(max_batch=4, prefill_chunk=prefill_chunk))
-    decoder.slots.prefixes = PrefixStore(PrefixFiles(folder, 1 << 30), b"model", decoder.cache)
+    decoder.slots.prefixes = PrefixCache(PrefixFiles(folder, 1 << 30), b"model", decoder.cache)
     return decoder
 
 
@@ -129,7 +129,7 @@ def test_texts_of_another_salt_model_or_machine_are_not_found(folder: Path) -> N
     flush(decoder)
     for salt, model, num_expected in (("a", b"model", 192), ("", b"model", 0), ("b", b"model", 0), ("a", b"other", 0)):
         decoder = decoder_over(TARGETS["attention"](), folder)
-        decoder.slots.prefixes = PrefixStore(PrefixFiles(folder, 1 << 30), model, decoder.cache)
+        decoder.slots.prefixes = PrefixCache(PrefixFiles(folder, 1 << 30), model, decoder.cache)
         request = decoder.submit(text, replace(GREEDY, cache_salt=salt))
         decoder.finish(request)
         assert request.stats.num_reused_tokens == num_expected, (salt, model)
@@ -265,7 +265,7 @@ def test_a_full_disk_costs_no_answer_and_is_shown_once(
 def test_files_keep_within_their_bound_and_what_was_used_last_is_kept(folder: Path) -> None:
     target, bound = TARGETS["attention"](), 100_000
     decoder = decoder_over(target, folder)
-    decoder.slots.prefixes = PrefixStore(PrefixFiles(folder, bound), b"model", decoder.cache)
+    decoder.slots.prefixes = PrefixCache(PrefixFiles(folder, bound), b"model", decoder.cache)
     used = text_of(0, 130)
     for seed in range(60):
         decoder.finish(decoder.submit(used if seed % 2 else text_of(seed, 130), GREEDY))
@@ -323,7 +323,7 @@ def test_what_cannot_keep_texts_is_refused_in_one_sentence(demo_folder: Path, fo
     for has_all_rows, place in ((True, "on a GPU"), (False, "over several boxes")):
         cache: Cache = _FarCache(has_all_rows)  # type: ignore[assignment]
         with pytest.raises(ConfigError, match=f"keeps no texts of a model {place}"):
-            PrefixStore(PrefixFiles(folder, 1 << 30), b"", cache)
+            PrefixCache(PrefixFiles(folder, 1 << 30), b"", cache)
 
 
 def test_prompts_whose_tokens_are_scored_are_computed(demo_folder: Path, folder: Path) -> None:

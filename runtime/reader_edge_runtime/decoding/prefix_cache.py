@@ -27,7 +27,7 @@ _MAX_LEARNED_BYTES = 1 << 28
 _MAX_SALTS = 64  # of which it is known when what was learned of them was kept
 
 
-class PrefixStore:
+class PrefixCache:
     """What an engine keeps on disk of its texts. fingerprint: of all that bits depend on. cache: the engine's."""
 
     def __init__(self, files: PrefixFiles, fingerprint: bytes, cache: Cache) -> None:
