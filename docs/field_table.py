@@ -6,16 +6,16 @@ from typing import Any
 
 from msgspec import inspect
 
-from reader_edge.server.endpoints import ENDPOINTS
+from reader_edge.server.endpoints import OPENAI_ENDPOINTS
 from reader_edge.server.schema import words_of
 
-_NAMES = {path: "chats" if "/chat/" in path else path.rpartition("/")[2] for path in ENDPOINTS}
+_NAMES = {path: "chats" if "/chat/" in path else path.rpartition("/")[2] for path in OPENAI_ENDPOINTS}
 
 
 def field_table() -> str:
     """Lines of Markdown, by endpoints: fields in use, then those that are ignored, then those of a single value."""
     places: dict[tuple[str, str], list[str]] = {}  # of a field and what it may be
-    for path, endpoint in ENDPOINTS.items():
+    for path, endpoint in OPENAI_ENDPOINTS.items():
         kind: Any = inspect.type_info(endpoint.body_type)
         for field in kind.fields:
             places.setdefault((field.encode_name, _words(field)), []).append(_NAMES[path])

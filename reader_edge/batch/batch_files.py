@@ -16,7 +16,7 @@ from typing import Annotated, Any, BinaryIO
 from filelock import FileLock, Timeout
 from msgspec import Meta, Struct, structs
 
-from reader_edge.server.endpoints import PATHS
+from reader_edge.server.endpoints import OPENAI_PATHS
 from reader_edge.server.json_body import load_json
 from reader_edge_runtime.atomic_file import write_failure
 from reader_edge_runtime.errors import BatchError
@@ -27,7 +27,7 @@ _MAX_REQUEST_BYTES = 4 << 20  # as many as a body may have that comes over HTTP
 _MAX_ID = 512
 _WANTED = (
     f"a line is an object with a custom_id of 1 to {_MAX_ID} characters, the method POST, an object as its body, and a "
-    f"url of {', '.join(PATHS)}"
+    f"url of {', '.join(OPENAI_PATHS)}"
 )
 _BEGINNING = b'{"id": "batch_req_'
 _MAX_LINE_BYTES = 1 << 28
@@ -38,7 +38,7 @@ class RequestLine(Struct, frozen=True, forbid_unknown_fields=True):
 
     custom_id: Annotated[str, Meta(min_length=1, max_length=_MAX_ID)]
     method: Annotated[str, one_of("POST")]
-    url: Annotated[str, one_of(*PATHS)]
+    url: Annotated[str, one_of(*OPENAI_PATHS)]
     body: dict[str, Any]
 
 

@@ -21,7 +21,7 @@ from reader_edge.server.rerank import RerankEndpoint
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine
 
-ENDPOINTS: Mapping[str, type[Endpoint[Any]]] = {
+OPENAI_ENDPOINTS: Mapping[str, type[Endpoint[Any]]] = {
     "/v1/chat/completions": ChatEndpoint,
     "/v1/completions": CompletionsEndpoint,
     "/v1/responses": ResponsesEndpoint,
@@ -47,8 +47,9 @@ READING_ENDPOINTS: Mapping[str, type[Endpoint[Any]]] = {
     "/api/embed": OllamaEmbedEndpoint,
     "/api/embeddings": OllamaEmbeddingsEndpoint,
 }
-EVERY_ENDPOINT = {**ENDPOINTS, **OLLAMA_ENDPOINTS, **ANTHROPIC_ENDPOINTS, **LLAMA_CPP_ENDPOINTS, **READING_ENDPOINTS}
-PATHS = tuple(ENDPOINTS)
+_OTHERS = {**OLLAMA_ENDPOINTS, **ANTHROPIC_ENDPOINTS, **LLAMA_CPP_ENDPOINTS, **READING_ENDPOINTS}
+EVERY_ENDPOINT = {**OPENAI_ENDPOINTS, **_OTHERS}
+OPENAI_PATHS = tuple(OPENAI_ENDPOINTS)
 
 
 def make_endpoints(

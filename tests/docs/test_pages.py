@@ -11,7 +11,7 @@ from msgspec import inspect
 import reader_edge
 from docs.reference_pages import command_line_page, docstrings_page, http_page, manifest_page
 from reader_edge.cli import COMMANDS
-from reader_edge.server.endpoints import ENDPOINTS
+from reader_edge.server.endpoints import OPENAI_ENDPOINTS
 from reader_edge_export.blocks.block_type import BLOCK_TYPES
 from reader_edge_export.sources.generation import _ENDS, _ENDS_BESIDE
 from reader_edge_export.sources.gguf.tokenizer_kind import PRE_TOKENIZERS
@@ -130,7 +130,7 @@ def test_every_command_has_its_help() -> None:
 
 def test_every_field_of_the_contract_is_listed() -> None:
     page = http_page()
-    for endpoint in ENDPOINTS.values():
+    for endpoint in OPENAI_ENDPOINTS.values():
         kind = inspect.type_info(endpoint.body_type)
         assert isinstance(kind, inspect.StructType)
         assert all(f"`{field.encode_name}`" in page for field in kind.fields)

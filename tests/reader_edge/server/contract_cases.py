@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import inspect
 
 from reader_edge.server.endpoint import Endpoint
-from reader_edge.server.endpoints import ANTHROPIC_ENDPOINTS, ENDPOINTS, LLAMA_CPP_ENDPOINTS
+from reader_edge.server.endpoints import ANTHROPIC_ENDPOINTS, LLAMA_CPP_ENDPOINTS, OPENAI_ENDPOINTS
 
 BODIES: Mapping[str, dict[str, Any]] = {
     "/v1/chat/completions": {"model": "demo", "messages": [{"role": "user", "content": "Hi"}]},
@@ -48,7 +48,7 @@ class Case:
 
 
 def all_cases(
-    endpoints: Mapping[str, type[Endpoint[Any]]] = ENDPOINTS, bodies: Mapping[str, dict[str, Any]] = BODIES
+    endpoints: Mapping[str, type[Endpoint[Any]]] = OPENAI_ENDPOINTS, bodies: Mapping[str, dict[str, Any]] = BODIES
 ) -> list[Case]:
     """For each object, however deep, an unknown field; for each field, a value of no type that it takes."""
     return [
@@ -73,7 +73,9 @@ def half_characters() -> list[Case]:
 
 
 def cases_of_text(
-    text: str, endpoints: Mapping[str, type[Endpoint[Any]]] = ENDPOINTS, bodies: Mapping[str, dict[str, Any]] = BODIES
+    text: str,
+    endpoints: Mapping[str, type[Endpoint[Any]]] = OPENAI_ENDPOINTS,
+    bodies: Mapping[str, dict[str, Any]] = BODIES,
 ) -> list[Case]:
     """For each field, however deep, that takes a text or anything: this text, alone and as a name."""
     return [

@@ -13,9 +13,10 @@ import pytest
 from reader_edge.server.api_error import ApiError, api_error
 from reader_edge.server.endpoints import (
     ANTHROPIC_ENDPOINTS,
-    ENDPOINTS,
+    EVERY_ENDPOINT,
     LLAMA_CPP_ENDPOINTS,
     OLLAMA_ENDPOINTS,
+    OPENAI_ENDPOINTS,
     READING_ENDPOINTS,
 )
 from reader_edge.server.ignored_fields import LeftOut, RefusedFields
@@ -50,7 +51,6 @@ from tests.reader_edge.server.contract_cases import (
 from tests.reader_edge.server.ollama_requests import assert_refused as assert_refused_by_ollama
 from tests.reader_edge.server.openai.test_refusals import assert_refused
 
-EVERY_ENDPOINT = {**ENDPOINTS, **OLLAMA_ENDPOINTS, **ANTHROPIC_ENDPOINTS, **LLAMA_CPP_ENDPOINTS, **READING_ENDPOINTS}
 EVERY_BODY = {**BODIES, **OLLAMA_BODIES, **ANTHROPIC_BODIES, **LLAMA_CPP_BODIES, **READING_BODIES}
 CASES = [
     *all_cases(),
@@ -95,7 +95,7 @@ def test_what_is_requested_most_is_in_the_document(schemas: dict[str, Any], path
 def test_a_wrong_field_is_refused_by_its_place(served: Served, schemas: dict[str, Any], case: Case) -> None:
     response = served.post(case.path, case.body)
     assert_refused_on(case.path, response, 400, case.place)
-    assert case.path not in ENDPOINTS or response.json()["error"]["param"] == case.place
+    assert case.path not in OPENAI_ENDPOINTS or response.json()["error"]["param"] == case.place
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(case.body, schemas[case.path])
 
@@ -248,9 +248,9 @@ def test_ollama_s_effort_may_stand_twice() -> None:
 @pytest.mark.parametrize("path", BODIES)
 def test_either_name_of_a_penalty_says_how_much_it_is(path: str) -> None:
     for name in ("repetition_penalty", "repeat_penalty"):
-        body: Any = decode(body_of(path, (name, 1.2)), ENDPOINTS[path].body_type)
+        body: Any = decode(body_of(path, (name, 1.2)), OPENAI_ENDPOINTS[path].body_type)
         assert body.config(8).sampling.repetition_penalty == 1.2
-    neither: Any = decode(body_of(path), ENDPOINTS[path].body_type)
+    neither: Any = decode(body_of(path), OPENAI_ENDPOINTS[path].body_type)
     assert neither.config(8).sampling.repetition_penalty == 1.0
 
 
