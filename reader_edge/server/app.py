@@ -50,11 +50,11 @@ def make_app(served: AsyncEngine | ModelPool, settings: ServerSettings) -> Starl
 
     async def draft(websocket: WebSocket) -> None:
         try:
-            loaded = await pool.take(pool.first)
+            loaded = await pool.acquire(pool.first)
         except Exception as error:
             await refuse_socket(websocket, error)
             return
-        pool.give_back(pool.first)  # which answers keep loaded, and no device that has none
+        pool.release(pool.first)  # which answers keep loaded, and no device that has none
         await loaded.drafts(websocket)
 
     @asynccontextmanager

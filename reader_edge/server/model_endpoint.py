@@ -66,7 +66,7 @@ class ModelEndpoint:
         max_s = self._settings.max_answer_s
         try:
             async with asyncio.timeout(max_s):
-                return await self._pool.take(model)
+                return await self._pool.acquire(model)
         except TimeoutError:
             sentence = f"{model.name!r} could not be loaded within {max_s:g} seconds: try again later."
             raise ApiError(504, sentence, code="timeout") from None
@@ -75,7 +75,7 @@ class ModelEndpoint:
         taking.cancel()
         await asyncio.gather(taking, return_exceptions=True)
         if not taking.cancelled() and taking.exception() is None:
-            self._pool.give_back(model, keep_s)
+            self._pool.release(model, keep_s)
 
     async def _late_events(
         self, request: Request, values: object, taking: "asyncio.Future[LoadedModel]"

@@ -126,8 +126,8 @@ class ModelPool:
             return model.keep_s
         return model.used_s + model.keep_s - time.monotonic()
 
-    async def take(self, model: ServedModel) -> LoadedModel:
-        """A model for one request, loaded if it is not; `give_back` ends that. Raises what keeps it from that, and
+    async def acquire(self, model: ServedModel) -> LoadedModel:
+        """A model for one request, loaded if it is not; `release` ends that. Raises what keeps it from that, and
         BusyError.
 
         Requests that wait for a model get it in the order of coming, even if others ask for those that are loaded.
@@ -147,24 +147,24 @@ class ModelPool:
             return await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                self.give_back(model)
+                self.release(model)
             raise
         finally:
             if waiter in model.waiters:
                 model.waiters.remove(waiter)
 
-    def give_back(self, model: ServedModel, keep_s: float | None = None) -> None:
-        """End what `take` began. keep_s: how long the model stays behind this request and later ones that say nothing
-        of it, which None does."""
+    def release(self, model: ServedModel, keep_s: float | None = None) -> None:
+        """End what `acquire` began. keep_s: how long the model stays behind this request and later ones, unless they
+        say; None does not."""
         model.num_leases -= 1
         if keep_s is not None:
             model.keep_s = keep_s
         self._keep(model)
 
     async def load(self, model: ServedModel) -> None:
-        """Load a model that is not. Raises what `take` does."""
-        await self.take(model)
-        self.give_back(model)
+        """Load a model that is not. Raises what `acquire` does."""
+        await self.acquire(model)
+        self.release(model)
 
     async def unload(self, model: ServedModel) -> None:
         """Unload a model, once it has no requests; those that come meanwhile wait until it is loaded again."""

@@ -311,7 +311,7 @@ def test_clients_load_and_unload(folders: dict[str, Path]) -> None:
 def test_a_model_that_waits_for_its_end_keeps_no_other_from_being_loaded(folders: dict[str, Path]) -> None:
     async def work(client: Client) -> None:
         first = served.pool.first
-        await served.pool.take(first)
+        await served.pool.acquire(first)
         unloading = asyncio.create_task(client.http.post("/models/unload", json={"model": "first"}))
         while not first.is_leaving:
             await asyncio.sleep(0.01)
@@ -319,7 +319,7 @@ def test_a_model_that_waits_for_its_end_keeps_no_other_from_being_loaded(folders
         assert (await client.complete("second")).status_code == 200
         assert await client.states() == {"first": "loaded", "second": "loaded"}
         assert not behind.done()
-        served.pool.give_back(first)
+        served.pool.release(first)
         assert (await unloading).json()["success"]
         assert (await behind).status_code == 200
 
