@@ -78,7 +78,7 @@ class ChatBody(ChoicesBody, refused="audio echo input instructions max_output_to
         return self.logprobs, self.top_logprobs
 
 
-class ChatWording:
+class ChatFormatter:
     """Words one message."""
 
     def __init__(self, parser: AnswerParser, tokenizer: Tokenizer, shows_thinking: bool) -> None:
@@ -134,7 +134,7 @@ class ChatEndpoint(ChoicesEndpoint[ChatBody]):
     whole_object = "chat.completion"
     piece_object = "chat.completion.chunk"
 
-    def _wording(
+    def _formatter(
         self, body: ChatBody, completion: CompletionRequest, answers: CompletionRun, number: int
-    ) -> ChatWording:
-        return ChatWording(self._parser(completion), self._tokenizer, body.include_reasoning)
+    ) -> ChatFormatter:
+        return ChatFormatter(self._parser(completion), self._tokenizer, body.include_reasoning)

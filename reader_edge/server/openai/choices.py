@@ -21,7 +21,7 @@ BodyOfChoices = TypeVar("BodyOfChoices", bound=ChoicesBody)
 Answered = GenerationChunk | GenerationResult
 
 
-class ChoiceWording(Protocol):
+class ChoiceFormatter(Protocol):
     """How one choice is worded, without its number and end. has_calls: whether it called tools, and no call was cut."""
 
     @property
@@ -48,9 +48,9 @@ class ChoicesEndpoint(Endpoint[BodyOfChoices]):
         return body.completion_request(self._settings, self._tokenizer.call_syntax, self._engine.engine.sampling)
 
     @abstractmethod
-    def _wording(
+    def _formatter(
         self, body: BodyOfChoices, completion: CompletionRequest, answers: CompletionRun, number: int
-    ) -> ChoiceWording:
+    ) -> ChoiceFormatter:
         """What words a choice, from its beginning on."""
 
     def _whole(
@@ -62,25 +62,25 @@ class ChoicesEndpoint(Endpoint[BodyOfChoices]):
     ) -> Json:
         choices: list[Json] = []
         for number in _best(results, completion.num_choices, body.n):
-            result, wording = results[number], self._wording(body, completion, answers, number)
-            choice = {"index": len(choices), **wording.choice(result)}
-            choices.append(choice | {"finish_reason": _finish_reason(result.finish_reason, wording)})
+            result, formatter = results[number], self._formatter(body, completion, answers, number)
+            choice = {"index": len(choices), **formatter.choice(result)}
+            choices.append(choice | {"finish_reason": _finish_reason(result.finish_reason, formatter)})
         return self._head(self.whole_object) | {"choices": choices, "usage": answers.usage()}
 
     async def _events(
         self, body: BodyOfChoices, completion: CompletionRequest, answers: CompletionRun
     ) -> AsyncGenerator[Json, None]:
         head, options = self._head(self.piece_object), body.stream_options
-        wordings: dict[int, ChoiceWording] = {}
+        formatters: dict[int, ChoiceFormatter] = {}
         spans = [DraftSpans(self._tokenizer) for _ in completion.prompts]
         async for number, chunk in answers.pieces():
-            is_first = number not in wordings
+            is_first = number not in formatters
             if is_first:
-                wordings[number] = self._wording(body, completion, answers, number)
-            piece = wordings[number].piece(chunk, is_first)
+                formatters[number] = self._formatter(body, completion, answers, number)
+            piece = formatters[number].piece(chunk, is_first)
             sources = {"draft_sources": spans[number].push(chunk)} if options.include_sources else {}
             if is_first or chunk.text or chunk.reasoning or chunk.logprobs or chunk.finish_reason is not None:
-                end: Json = {"finish_reason": _finish_reason(chunk.finish_reason, wordings[number])}
+                end: Json = {"finish_reason": _finish_reason(chunk.finish_reason, formatters[number])}
                 if chunk.deviation:  # sent to those who ask for no usage, too
                     end["deviation"] = chunk.deviation
                 event = head | {"choices": [{"index": number, **piece, **sources, **end}]}
@@ -109,8 +109,8 @@ def _best(results: list[GenerationResult], num_choices: int, most: int) -> Itera
         yield from numbers
 
 
-def _finish_reason(reason: str | None, wording: ChoiceWording) -> str | None:
-    if reason == "stop" and wording.has_calls:
+def _finish_reason(reason: str | None, formatter: ChoiceFormatter) -> str | None:
+    if reason == "stop" and formatter.has_calls:
         return "tool_calls"
     return None if reason is None else _FINISH_REASONS[reason]
 

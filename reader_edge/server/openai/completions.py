@@ -73,7 +73,7 @@ class CompletionBody(ChoicesBody, refused="input max_completion_tokens messages 
         return replace(config, wants_prompt_logprobs=wants_prompt_logprobs, splits_thinking=False)
 
 
-class CompletionWording:
+class CompletionFormatter:
     """Words how one text goes on, behind the prompt's own text where that is returned too."""
 
     has_calls = False
@@ -130,11 +130,11 @@ class CompletionsEndpoint(ChoicesEndpoint[CompletionBody]):
         ]
         return replace(completion, configs=configs, is_answer_hidden=True)
 
-    def _wording(
+    def _formatter(
         self, body: CompletionBody, completion: CompletionRequest, answers: CompletionRun, number: int
-    ) -> CompletionWording:
+    ) -> CompletionFormatter:
         prompt, token_ids = completion.prompts[number], answers.prompt_token_ids(number)
-        return CompletionWording(self._tokenizer, prompt, token_ids, body.echo, completion.is_answer_hidden)
+        return CompletionFormatter(self._tokenizer, prompt, token_ids, body.echo, completion.is_answer_hidden)
 
 
 class CompletionLogprobs:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from reader_edge.server.completion import AnswerParser
-from reader_edge.server.openai.chat_completions import ChatWording
+from reader_edge.server.openai.chat_completions import ChatFormatter
 from reader_edge.server.openai.response_items import ResponseItems
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine, Conversation, Engine, EngineConfig, GenerationChunk, GenerationConfig
@@ -189,8 +189,8 @@ def message(served: Served, **fields: Any) -> dict[str, Any]:
 
 
 def test_thoughts_of_a_streamed_message_are_kept_apart_and_hold_no_calls(thinking_engine: Engine) -> None:
-    wording = ChatWording(parser(), thinking_engine.tokenizer, shows_thinking=True)
-    deltas: list[Any] = [wording.piece(chunk, number == 0)["delta"] for number, chunk in enumerate(chunks())]
+    formatter = ChatFormatter(parser(), thinking_engine.tokenizer, shows_thinking=True)
+    deltas: list[Any] = [formatter.piece(chunk, number == 0)["delta"] for number, chunk in enumerate(chunks())]
     assert "".join(delta.get("reasoning_content", "") for delta in deltas) == THOUGHT
     assert "".join(delta.get("content", "") for delta in deltas) == "It is"
     assert all("content" in delta for delta in deltas if "reasoning_content" in delta)
