@@ -16,14 +16,14 @@ from reader_edge.server.listening import listen, open_socket
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine, DraftSources, Engine, EngineConfig
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.drafting.sources.device_source import DeviceSource
+from reader_edge_runtime.drafting.sources.remote_source import RemoteSource
 
 FORGET = "/forget"
 
 
 def main() -> None:
     package, threads = sys.argv[1], int(sys.argv[2])
-    engine = Engine.load(package, EngineConfig(threads=threads), sources=DraftSources(extra=[DeviceSource()]))
+    engine = Engine.load(package, EngineConfig(threads=threads), sources=DraftSources(extra=[RemoteSource()]))
     drafter = engine.decoder.drafter
     assert isinstance(drafter, RetrievalDrafter)
     drafter.wait()

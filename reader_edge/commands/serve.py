@@ -193,7 +193,7 @@ def serve(
     from reader_edge.server.served_model import ServedModel
     from reader_edge.server.settings import MAX_CHOICES, ServerSettings
     from reader_edge_runtime import AsyncEngine
-    from reader_edge_runtime.drafting.sources.device_source import DeviceSource
+    from reader_edge_runtime.drafting.sources.remote_source import RemoteSource
     from reader_edge_runtime.package.model_package import ModelPackage
 
     chosen = loading.names(models)
@@ -218,7 +218,7 @@ def serve(
         host = f"[{place.host.strip('[]')}]" if ":" in place.host else place.host
 
         def load(model: str | None) -> AsyncEngine:
-            drafted = replace(sources, extra=(*sources.extra, DeviceSource()))
+            drafted = replace(sources, extra=(*sources.extra, RemoteSource()))
             return AsyncEngine(load_engine(model, engine_config, drafted, rule), serving)
 
         def serve_all(served: AsyncEngine | ModelPool, shown: str) -> None:

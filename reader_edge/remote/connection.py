@@ -9,12 +9,12 @@ from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from reader_edge.remote.frames import (
-    DEVICE_FRAMES,
+    CLIENT_FRAMES,
     DRAFT_PATH,
     MAX_BYTES,
     SERVER_FRAMES,
     Fetch,
-    FromDevice,
+    FromClient,
     FromServer,
     Hello,
     Refusal,
@@ -90,9 +90,9 @@ class FrameConnection:
             data += self.receive_kind(TokenizerPart).data
         return bytes(data)
 
-    def send(self, frame: FromDevice) -> None:
+    def send(self, frame: FromClient) -> None:
         """Raises FrameError for a frame that is too large."""
-        data = DEVICE_FRAMES.pack(frame)
+        data = CLIENT_FRAMES.pack(frame)
         try:
             self._connection.send(data)
         except (OSError, EOFError) as error:

@@ -1,4 +1,4 @@
-"""The frames between a device and a server, which both use."""
+"""The frames between a remote client and a server, which both use."""
 
 import math
 from dataclasses import fields
@@ -8,7 +8,7 @@ from msgspec import Meta, Struct, to_builtins
 
 from reader_edge.terminal.formatting import visible
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.device_drafts import DEVICE, MOST_NODES, DeviceTree
+from reader_edge_runtime.drafting.remote_drafts import DEVICE, MOST_NODES, RemoteTree
 from reader_edge_runtime.generation_config import is_own_sampling
 from reader_edge_runtime.stats import GenerationStats
 from reader_edge_runtime.untrusted.frame_codec import Count, Frame, FrameCodec
@@ -18,7 +18,7 @@ MAX_BYTES = 1 << 20  # of a frame
 ANSWER_ID_BYTES = 16
 
 ANSWER_GONE = "answer_gone"  # code of a refusal: ask again, there is nothing to take up
-ANSWER_TAKEN = "answer_taken"  # error code: a device that requested the same answer later has it
+ANSWER_TAKEN = "answer_taken"  # error code: a client that requested the same answer later has it
 
 NO_DRAFTS, HINTS, VERIFY = range(3)
 MODES = {"none": NO_DRAFTS, "hints": HINTS, "verify": VERIFY}
@@ -78,7 +78,7 @@ class Drafted(Frame, tag=4):
             raise ValueError("a tree has nodes that do not come behind their parents")
 
     @classmethod
-    def of(cls, drafted: DeviceTree, is_hint: bool) -> "Drafted":
+    def of(cls, drafted: RemoteTree, is_hint: bool) -> "Drafted":
         tree = drafted.tree
         values = bytes(max(1, round(_MOST_VALUE * value)) for value in tree.values[1:])
         check = None if is_hint else drafted.check
@@ -88,13 +88,13 @@ class Drafted(Frame, tag=4):
     def is_hint(self) -> bool:
         return self.check is None
 
-    def tree(self) -> DeviceTree:
+    def tree(self) -> RemoteTree:
         """Of its token ids nothing is known."""
         values = [1.0]
         for parent, value in zip(self.parents, self.values, strict=True):
             values.append(min(value / _MOST_VALUE, values[parent]))
         names = ["", *[DEVICE] * len(self.parents)]
-        return DeviceTree(self.position, DraftTree(self.token_ids, [-1, *self.parents], names, values), self.check or 0)
+        return RemoteTree(self.position, DraftTree(self.token_ids, [-1, *self.parents], names, values), self.check or 0)
 
 
 class Resume(Frame, tag=5):
@@ -141,7 +141,7 @@ class TokenizerPart(Frame, tag=66):
 
 
 class Started(Frame, tag=67):
-    """token_ids: the prompt's, where the device does not know them."""
+    """token_ids: the prompt's, where the client does not know them."""
 
     token_ids: list[Count]
 
@@ -191,8 +191,8 @@ class Refusal(Frame, tag=70):
     code: str | None = None
 
 
-FromDevice = Hello | Fetch | Ask | Drafted | Resume | Cancel
+FromClient = Hello | Fetch | Ask | Drafted | Resume | Cancel
 FromServer = Welcome | TokenizerPart | Started | Tokens | End | Refusal
 
-DEVICE_FRAMES: FrameCodec[FromDevice] = FrameCodec(FromDevice, b"RD\x02", MAX_BYTES, "drafts")
+CLIENT_FRAMES: FrameCodec[FromClient] = FrameCodec(FromClient, b"RD\x02", MAX_BYTES, "drafts")
 SERVER_FRAMES: FrameCodec[FromServer] = FrameCodec(FromServer, b"RD\x02", MAX_BYTES, "drafts")

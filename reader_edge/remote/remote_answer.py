@@ -9,14 +9,14 @@ from typing import Any, cast
 from msgspec import structs
 
 from reader_edge.remote import frames
+from reader_edge.remote.client_text import ClientText
 from reader_edge.remote.connection import FrameConnection, LostError, Reconnect, RefusedError
-from reader_edge.remote.device_text import DeviceText
 from reader_edge.remote.frames import (
     Ask,
     Cancel,
     Drafted,
     End,
-    FromDevice,
+    FromClient,
     FromServer,
     Resume,
     Started,
@@ -27,12 +27,12 @@ from reader_edge.remote.settings import Settings, hash_of
 from reader_edge_runtime.answer import Answer, GenerationChunk
 from reader_edge_runtime.config import GenerationConfig
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.device_drafts import MOST_NODES, DeviceTree
+from reader_edge_runtime.drafting.remote_drafts import MOST_NODES, RemoteTree
 from reader_edge_runtime.errors import FrameError
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
-MakeText = Callable[[list[int], int, float], DeviceText]
+MakeText = Callable[[list[int], int, float], ClientText]
 
 
 class RemoteAnswer:
@@ -58,7 +58,7 @@ class RemoteAnswer:
         self._answer = None if settings.conversation else self._made(token_ids)
         ids = self._answer.request.token_ids if self._answer else []
         self._ask = Ask(secrets.token_bytes(frames.ANSWER_ID_BYTES), mode, settings.encoded(), list(ids))
-        self._text: DeviceText | None = None
+        self._text: ClientText | None = None
         self._is_started = False  # over this link
         self._num_reported = 0  # tokens, over this link or known before it
         self._deviation: dict[str, Any] = {}
@@ -70,7 +70,7 @@ class RemoteAnswer:
         is_over = is_sound = is_taken_up = False
         reconnect = Reconnect(reconnect_s)
         try:
-            to_send: list[FromDevice] = [self._ask]
+            to_send: list[FromClient] = [self._ask]
             while True:
                 try:
                     for frame in to_send:
@@ -174,7 +174,7 @@ class RemoteAnswer:
         self._is_started, self._num_reported = False, len(came)
         return Resume(self._ask.answer_id, len(came), hash_of(came))
 
-    def _asking_again(self) -> list[FromDevice]:
+    def _asking_again(self) -> list[FromClient]:
         """The frames that ask from the start where the server forgot the answer: a seed's tokens are the same again.
 
         What came already goes along as a hint, and so does whatever is drafted from then on.
@@ -183,12 +183,12 @@ class RemoteAnswer:
         if came:
             self._ask = structs.replace(self._ask, mode=min(self._ask.mode, frames.HINTS))
         self._is_started, self._num_reported = False, 0
-        to_send: list[FromDevice] = [self._ask]
+        to_send: list[FromClient] = [self._ask]
         if self._answer is not None and self._text is not None:
             request = self._answer.request
             if came:
                 known = request.token_ids[request.num_prompt_tokens - 1 :][:MOST_NODES]
-                tree = DeviceTree(request.num_prompt_tokens, DraftTree.chain(known))
+                tree = RemoteTree(request.num_prompt_tokens, DraftTree.chain(known))
                 to_send.append(Drafted.of(tree, is_hint=True))
             self._text.finish()
             self._text = None

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Unpack, cast
 
+from reader_edge.remote.client_text import ClientText, HintedText, VerifiedText
 from reader_edge.remote.connection import FrameConnection, connected
-from reader_edge.remote.device_text import DeviceText, HintedText, VerifiedText
 from reader_edge.remote.frames import MODES, Welcome
 from reader_edge.remote.remote_answer import RemoteAnswer
 from reader_edge.remote.settings import Settings
@@ -167,7 +167,7 @@ class RemoteEngine:
             raise
         return link
 
-    def _text(self, token_ids: list[int], mode: int, round_trip_s: float) -> DeviceText:
+    def _text(self, token_ids: list[int], mode: int, round_trip_s: float) -> ClientText:
         """What is drafted for an answer."""
         if mode == MODES["hints"]:
             return HintedText(self._drafter, token_ids)

@@ -1,4 +1,4 @@
-"""The WebSocket at `/v1/draft`: a handshake, then one answer after another, drafted for by the device."""
+"""The WebSocket at `/v1/draft`: a handshake, then one answer after another, drafted for by the remote client."""
 
 import asyncio
 import hashlib
@@ -11,13 +11,13 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDiscon
 
 from reader_edge.remote import frames
 from reader_edge.remote.frames import (
-    DEVICE_FRAMES,
+    CLIENT_FRAMES,
     SERVER_FRAMES,
     Ask,
     Cancel,
     Drafted,
     Fetch,
-    FromDevice,
+    FromClient,
     FromServer,
     Hello,
     Refusal,
@@ -32,18 +32,18 @@ from reader_edge.server.request_log import LEFT_STATUS, RequestNote, note_of, pu
 from reader_edge.server.resumable_answers import ResumableAnswer, ResumableAnswers, own_id
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine
-from reader_edge_runtime.drafting.device_drafts import DeviceDrafts
+from reader_edge_runtime.drafting.remote_drafts import RemoteDrafts
 from reader_edge_runtime.errors import FrameError, ReaderEdgeError
 
 _MAX_CONNECTIONS = 256
 _GREETING_S = 10.0
 _IDLE_S = 600.0  # between answers
-_LAST_WORD_S = 1.0  # for the frames of a device from before it left
+_LAST_WORD_S = 1.0  # for the frames of a client from before it left
 _PART_BYTES = 1 << 18  # of the tokenizer in a frame
-_DRAFTS_A_TOKEN = 8  # that a device may send; one that keeps to its turn sends 5 at most
+_DRAFTS_A_TOKEN = 8  # that a client may send; one that keeps to its turn sends 5 at most
 _SPARE_DRAFTS = 64  # besides, over one connection
 _FAULT_CODE, _END_CODE = 1008, 1000  # of WebSockets: a peer that does what it may not, and a plain end
-_TYPICAL_PAST = 256  # rows at which a device gets the time of passes
+_TYPICAL_PAST = 256  # rows at which a client gets the time of passes
 
 _LOG = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ class DraftEndpoint:
         await _send(websocket, self._welcome())
 
     def _welcome(self) -> Welcome:
-        """What a device has to know of the model."""
+        """What a client has to know of the model."""
         engine = self._engine.engine
         manifest, permission, times = engine.package.manifest, engine.draft_permission, engine.decoder.planner.times
         return Welcome(
@@ -191,7 +191,7 @@ class DraftEndpoint:
         if ask.mode == frames.VERIFY and not (permission.is_on and config.is_drafted):
             reason = permission.reason if not permission.is_on else "the request is not to be drafted"
             raise ApiError(400, f"No drafts are verified here, since {reason}: ask with hints, or without drafts.")
-        device = DeviceDrafts(ask.mode == frames.VERIFY)
+        device = RemoteDrafts(ask.mode == frames.VERIFY)
         prompt = ask.token_ids if chat is None else chat
         stream = self._engine.stream(prompt, config, device=device)
         answer = ResumableAnswer(stream, device, chat is not None, self._settings.max_answer_s, self._metrics)
@@ -201,7 +201,7 @@ class DraftEndpoint:
     async def _answer(
         self, websocket: WebSocket, answer_id: bytes, answer: ResumableAnswer, num_sent: int, note: RequestNote
     ) -> None:
-        """Send an answer while its device drafts for it. Raises WebSocketDisconnect, and what the answer failed of."""
+        """Send an answer while its client drafts for it. Raises WebSocketDisconnect, and what the answer failed of."""
         reader = answer.reader = asyncio.ensure_future(answer.send(partial(_send, websocket), num_sent))
         listener = asyncio.ensure_future(self._listen(websocket, answer))
         is_kept = True
@@ -239,7 +239,7 @@ class DraftEndpoint:
                     self.answers.drop(answer_id)
 
     async def _listen(self, websocket: WebSocket, answer: ResumableAnswer) -> None:
-        """Take what a device drafts, until it wants no more. Raises FrameError and WebSocketDisconnect."""
+        """Take what a client drafts, until it wants no more. Raises FrameError and WebSocketDisconnect."""
         vocab_size = self._engine.engine.package.manifest.vocab_size
         num_before, num_drafts = len(answer.token_ids), 0
         while True:
@@ -256,12 +256,12 @@ class DraftEndpoint:
                 drafted.tree.check(drafted.tree.token_ids[0], vocab_size, len(drafted.tree))
             except ReaderEdgeError as error:
                 raise FrameError(str(error)) from None
-            if answer.device.is_lockstep != frame.is_hint:
-                answer.device.leave(drafted)
+            if answer.remote.is_lockstep != frame.is_hint:
+                answer.remote.leave(drafted)
 
 
 async def refuse_socket(websocket: WebSocket, error: Exception) -> None:
-    """Refuse a device for whose answers there is no model."""
+    """Refuse a client for whose answers there is no model."""
     await websocket.accept()
     await _refuse(websocket, error, note_of(websocket.scope))
     await _close(websocket, _END_CODE)
@@ -270,13 +270,13 @@ async def refuse_socket(websocket: WebSocket, error: Exception) -> None:
 _GONE = (WebSocketDisconnect, WebSocketDisconnected)
 
 
-async def _received(websocket: WebSocket, max_s: float | None = None) -> FromDevice:
+async def _received(websocket: WebSocket, max_s: float | None = None) -> FromClient:
     """The next frame. Raises FrameError, WebSocketDisconnect and TimeoutError."""
     async with asyncio.timeout(max_s):
         message = await websocket.receive()
     if message["type"] == "websocket.disconnect":
         raise WebSocketDisconnect(message["code"])
-    return DEVICE_FRAMES.unpack(message.get("bytes") or message.get("text") or b"")
+    return CLIENT_FRAMES.unpack(message.get("bytes") or message.get("text") or b"")
 
 
 async def _send(websocket: WebSocket, frame: FromServer) -> None:

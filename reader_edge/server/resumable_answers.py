@@ -11,12 +11,12 @@ from reader_edge.remote.settings import hash_of
 from reader_edge.server.api_error import ApiError
 from reader_edge.server.metrics import Metrics
 from reader_edge_runtime.answer import GenerationChunk
-from reader_edge_runtime.drafting.device_drafts import DeviceDrafts
+from reader_edge_runtime.drafting.remote_drafts import RemoteDrafts
 from reader_edge_runtime.errors import ClosedError
 from reader_edge_runtime.serving.async_engine import AnswerStream
 from reader_edge_runtime.stats import GenerationStats
 
-MAX_KEPT = 64  # answers whose devices are away
+MAX_KEPT = 64  # answers whose clients are away
 
 Send = Callable[[FromServer], Awaitable[None]]
 
@@ -24,14 +24,14 @@ Send = Callable[[FromServer], Awaitable[None]]
 class ResumableAnswer:
     """Collects an answer as it comes, with or without readers.
 
-    device: what is drafted for it. token_ids: those that came. reader: the task that sends it; None where its device
-    is away. sends_prompt: whether the device does not know the prompt's tokens.
+    remote: what its client drafts for it. token_ids: those that came. reader: the task that sends it; None where the
+    client is away. sends_prompt: whether the client does not know the prompt's tokens.
     """
 
     def __init__(
-        self, stream: AnswerStream, device: DeviceDrafts, sends_prompt: bool, max_s: float, metrics: Metrics
+        self, stream: AnswerStream, remote: RemoteDrafts, sends_prompt: bool, max_s: float, metrics: Metrics
     ) -> None:
-        self.device = device
+        self.remote = remote
         self.token_ids: list[int] = []
         self.reader: asyncio.Task[None] | None = None
         self.sends_prompt = sends_prompt
@@ -108,12 +108,12 @@ class ResumableAnswer:
 
 
 def own_id(caller: str, answer_id: bytes) -> bytes:
-    """An answer's id here, which a device of another caller, by whose key was sent, does not have."""
+    """An answer's id here, which a client of another caller, by whose key was sent, does not have."""
     return caller.encode() + answer_id
 
 
 class ResumableAnswers:
-    """keep_s: how long an answer waits for its device."""
+    """keep_s: how long an answer waits for its client."""
 
     def __init__(self, keep_s: float) -> None:
         self._keep_s = keep_s
@@ -144,15 +144,15 @@ class ResumableAnswers:
             timer.cancel()
         if answer.reader is not None:  # over a connection that is lost, though nobody knows yet
             answer.reader.cancel()
-        answer.device.go_on()
+        answer.remote.go_on()
         return answer
 
     def leave(self, answer_id: bytes) -> None:
-        """Its device is away: the answer waits for it, or its end does; one that has not begun is dropped."""
+        """Its client is away: the answer waits for it, or its end does; one that has not begun is dropped."""
         answer = self._answers.get(answer_id)
         if answer is None:
             return
-        answer.device.hold()
+        answer.remote.hold()
         if not answer.is_begun:
             self.drop(answer_id)
             return

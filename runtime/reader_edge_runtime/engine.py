@@ -31,10 +31,10 @@ from reader_edge_runtime.decoding.sampling.grammar_process import Vocabulary
 from reader_edge_runtime.decoding.sampling.reasoning_budget import within_budget
 from reader_edge_runtime.decoding.session import FORMAT, LOSSY_FORMAT, load_session, save_session
 from reader_edge_runtime.decoding.shared_decoder import SharedDecoder
-from reader_edge_runtime.drafting.device_drafts import DeviceDrafts
 from reader_edge_runtime.drafting.draft_hints import NO_HINTS, answer_hints
 from reader_edge_runtime.drafting.draft_sources import DraftSources
 from reader_edge_runtime.drafting.drafter import Drafter
+from reader_edge_runtime.drafting.remote_drafts import RemoteDrafts
 from reader_edge_runtime.drafting.sources.warmup_answers import WarmupAnswers
 from reader_edge_runtime.embeddings import Embedder, LastToken, Reranker, given_list
 from reader_edge_runtime.errors import ConfigError, PromptError
@@ -241,11 +241,11 @@ class Engine:
         return self._chunks(self.answer(*self.with_options(prompt, config, options)))
 
     def answer(
-        self, prompt: Encodable, config: GenerationConfig | None = None, device: DeviceDrafts | None = None
+        self, prompt: Encodable, config: GenerationConfig | None = None, device: RemoteDrafts | None = None
     ) -> Answer:
         """An answer that is not started yet, for callers that drive the decoder themselves.
 
-        device: what a device in front of a server drafts for it.
+        device: what a remote client of a server drafts for it.
         Raises PromptError, ConfigError, or InstallationError for a grammar without the library that follows it.
         """
         config = ruled_config(self.with_sampling(config), self.rule, self.package.manifest.eos_token_ids, self._usual)
@@ -254,7 +254,7 @@ class Engine:
         given = prompt, token_ids, config, self.tokenizer
         hints = answer_hints(*given, manifest.max_context) if self.draft_permission.is_on else NO_HINTS
         if device is not None:
-            hints = replace(hints, device=device)
+            hints = replace(hints, remote=device)
         reading = OutputFormat.of(*given)
         end = reading.thinking_end(token_ids, self.tokenizer) if reading.is_thinking else None
         constraint, left_out = (None, ()) if config.grammar is None else self._grammars.constrain(config.grammar, end)

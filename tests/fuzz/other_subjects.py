@@ -12,13 +12,13 @@ from typing import Any, cast
 import numpy as np
 
 from reader_edge.remote.frames import (
-    DEVICE_FRAMES,
+    CLIENT_FRAMES,
     HINTS,
     SERVER_FRAMES,
     Ask,
     Drafted,
     End,
-    FromDevice,
+    FromClient,
     FromServer,
     Resume,
     Tokens,
@@ -29,7 +29,7 @@ from reader_edge_export.speculators.formats.find import find_speculator
 from reader_edge_export.speculators.formats.open_speculator import OpenSpeculator, TargetSizes
 from reader_edge_runtime import Conversation, GenerationConfig, GenerationStats, Grammar
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting.device_drafts import DeviceDrafts, DeviceTree, TextCheck
+from reader_edge_runtime.drafting.remote_drafts import RemoteDrafts, RemoteTree, TextCheck
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.datastore.datastore_set import DatastoreSet
 from reader_edge_runtime.drafting.sources.datastore.header import HEADER_BYTES
@@ -53,14 +53,14 @@ _TREE = DraftTree.chain([8, 9, 10])
 def _read(path: Path) -> None:
     data = path.read_bytes()
     try:
-        frame = DEVICE_FRAMES.unpack(data)
+        frame = CLIENT_FRAMES.unpack(data)
     except FrameError:
         SERVER_FRAMES.unpack(data)
         return
     if isinstance(frame, Drafted):
         drafted = frame.tree()
         drafted.tree.check(drafted.tree.token_ids[0], 300, len(drafted.tree))
-        drafts = DeviceDrafts(not frame.is_hint)
+        drafts = RemoteDrafts(not frame.is_hint)
         drafts.leave(drafted)
         drafts.hint(_TEXT, 16)
         if not frame.is_hint and drafts.is_ready(_TEXT):
@@ -75,9 +75,9 @@ def _samples(folder: Path) -> list[bytes]:
     config = GenerationConfig(grammar=Grammar("regex", "a"), stop=("b",))
     settings = Settings.of(config, Conversation([{"role": "user", "content": "a"}]))
     check = TextCheck(_TEXT).value
-    from_device: tuple[FromDevice, ...] = (
-        Drafted.of(DeviceTree(4, _TREE), is_hint=True),
-        Drafted.of(DeviceTree(4, _TREE, check), is_hint=False),
+    from_device: tuple[FromClient, ...] = (
+        Drafted.of(RemoteTree(4, _TREE), is_hint=True),
+        Drafted.of(RemoteTree(4, _TREE, check), is_hint=False),
         Ask(bytes(16), HINTS, settings.encoded(), [1, 2, 300]),
         Resume(bytes(16), 3, bytes(32)),
     )
@@ -86,7 +86,7 @@ def _samples(folder: Path) -> list[bytes]:
         Welcome("a", bytes(32), 1, 9, 9, (0,), True, "all", (0.1,), {"top_p": 0.5}),
         End("stop", GenerationStats(num_tokens=3), None),
     )
-    return [*map(DEVICE_FRAMES.pack, from_device), *map(SERVER_FRAMES.pack, from_server)]
+    return [*map(CLIENT_FRAMES.pack, from_device), *map(SERVER_FRAMES.pack, from_server)]
 
 
 def _spoilt(content: bytes, random: Random) -> bytes:

@@ -109,8 +109,8 @@ class Decoder:
         self.check(request)
         request.estimate = self.planner.begin()
         may_draft = request.config.is_drafted and self.permission.allows(request)
-        if request.device is not None and not may_draft:
-            request.device.forbid()
+        if request.remote is not None and not may_draft:
+            request.remote.forbid()
         if may_draft and not request.is_lockstep and (self.drafter.keeps_answers or self.planner.may_begin(request)):
             request.begin_drafting(self.drafter)
 

@@ -37,7 +37,7 @@ class Request:
     finish_reason: None while it runs; "stop" after an end token, a stop string or a constraint's end, "length" at
         max_tokens, "context" at the model's limit, "cancelled" when the caller gave up, "error" when something of this
         request failed.
-    device: drafts of a device that asks from afar; None where there is none.
+    remote: drafts of a remote client; None where there is none.
     error: what failed. priority: of waiting requests the lowest is next. num_read_tokens: of the prompt, by the target.
     is_closed: whether its constraint is needed no more.
     """
@@ -81,7 +81,7 @@ class Request:
         self.priority = self.num_read_tokens = 0
         self.drafter: RequestDrafter | None = None
         self._hints = hints
-        self.device = hints.device
+        self.remote = hints.remote
         self.has_drafted = self.is_closed = False
         self.finish_reason: FinishReason | None = None
         self.error: Exception | None = None
@@ -156,22 +156,22 @@ class Request:
 
     @property
     def is_lockstep(self) -> bool:
-        """Whether it steps with trees of its device alone."""
-        return self.device is not None and self.device.is_lockstep
+        """Whether it steps with trees of its remote client alone."""
+        return self.remote is not None and self.remote.is_lockstep
 
     @property
     def is_held(self) -> bool:
-        """Whether it waits, without a KV slot, for its device to come back."""
-        if self.device is None or not self.is_running:
+        """Whether it waits, without a KV slot, for its remote client to come back."""
+        if self.remote is None or not self.is_running:
             return False
-        return self.device.is_away(self.token_ids) if self.num_output_tokens else self.device.is_held
+        return self.remote.is_away(self.token_ids) if self.num_output_tokens else self.remote.is_held
 
     @property
     def can_go_on(self) -> bool:
-        """Whether it waits for nothing of its device."""
-        if self.device is None or not self.is_running:
+        """Whether it waits for nothing of its remote client."""
+        if self.remote is None or not self.is_running:
             return True
-        return not self.device.is_held and (not self.num_output_tokens or self.device.is_ready(self.token_ids))
+        return not self.remote.is_held and (not self.num_output_tokens or self.remote.is_ready(self.token_ids))
 
     @property
     def prefill_end(self) -> int:
@@ -228,7 +228,7 @@ class Request:
 
     @property
     def has_hints(self) -> bool:
-        """Whether more than texts can say what comes: a prediction, tools, a device or a constraint."""
+        """Whether more than texts can say what comes: a prediction, tools, a remote client or a constraint."""
         return bool(self._hints) or self.constraint is not None
 
     def begin_drafting(self, drafter: Drafter) -> None:

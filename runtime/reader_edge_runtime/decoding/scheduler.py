@@ -13,7 +13,7 @@ class Scheduler:
     """running[i] owns slot i and decodes; prefilling, where there is one, owns the slot behind them.
 
     waiting: by priority, then first come, first served; one that does not fit yet is waited for.
-    running: the same list for good. parked: requests without slots, whose devices are away.
+    running: the same list for good. parked: requests without slots, whose remote clients are away.
     """
 
     def __init__(self, slots: Slots, kv_budget: KvBudget) -> None:
@@ -40,9 +40,9 @@ class Scheduler:
         insort(self.waiting, request, key=lambda each: each.priority)
 
     def arrange(self) -> list[Request]:
-        """Those that take part in the next step, brought to the first slots; the others wait for drafts of devices.
+        """Those that take part in the next step, brought to the first slots; the others wait for drafts of clients.
 
-        A request whose device is away gives up its slot, or its place in line. When the device is back, the request is
+        A request whose client is away gives up its slot, or its place in line. When the client is back, the request is
         the first in line of its priority.
         """
         for request in [each for each in self.parked if not each.is_held]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reader_edge_runtime.config import GenerationConfig
-from reader_edge_runtime.drafting.device_drafts import DeviceDrafts
+from reader_edge_runtime.drafting.remote_drafts import RemoteDrafts
 from reader_edge_runtime.text.conversation import Conversation, Encodable
 from reader_edge_runtime.text.tokenizer import Tokenizer
 from reader_edge_runtime.text.tool_calls.call_guide import CallGuide
@@ -19,16 +19,16 @@ class DraftHints:
     """What is known of an answer.
 
     texts: of tokens, drafted from as if they came before the prompt. guide: follows the answer and tells what calls of
-    the tools that its conversation declares allow next; None without tools. device: drafts of a device in front of the
+    the tools that its conversation declares allow next; None without tools. remote: drafts of a remote client of the
     server; None where there is none.
     """
 
     texts: Sequence[Sequence[int]] = ()
     guide: CallGuide | None = None
-    device: DeviceDrafts | None = None
+    remote: RemoteDrafts | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.texts) or self.guide is not None or self.device is not None
+        return bool(self.texts) or self.guide is not None or self.remote is not None
 
 
 NO_HINTS: DraftHints = DraftHints()

@@ -14,7 +14,7 @@ from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.call_options import GenerationOptions, given_config
 from reader_edge_runtime.config import GenerationConfig, ServingConfig
 from reader_edge_runtime.decoding.request import Request
-from reader_edge_runtime.drafting.device_drafts import DeviceDrafts
+from reader_edge_runtime.drafting.remote_drafts import RemoteDrafts
 from reader_edge_runtime.embeddings import LastToken, given_list
 from reader_edge_runtime.engine import Engine
 from reader_edge_runtime.errors import BusyError, ConfigError
@@ -39,7 +39,7 @@ class Preparation:
         self._held: weakref.WeakSet[Request] = weakref.WeakSet()
 
     async def answer(
-        self, prompt: Encodable, config: GenerationConfig | None, device: DeviceDrafts | None = None
+        self, prompt: Encodable, config: GenerationConfig | None, device: RemoteDrafts | None = None
     ) -> Answer:
         """Raises what `Engine.answer` does, and BusyError for more grammars than may be."""
         if not isinstance(config, GenerationConfig) or config.grammar is None:
@@ -212,14 +212,14 @@ class AsyncEngine:
         prompt: Encodable,
         config: GenerationConfig | None = None,
         priority: int = 0,
-        device: DeviceDrafts | None = None,
+        device: RemoteDrafts | None = None,
         **options: Unpack[GenerationOptions],
     ) -> AnswerStream:
         """Answer one prompt piece by piece; see AnswerStream. options: as of `Engine.generate`.
 
         priority: the waiting request with the lowest goes next, among equals the first that came. Raises ConfigError if
         it is not a whole number.
-        device: what a device in front of a server drafts for it, and whether the answer waits for that.
+        device: what a remote client of a server drafts for it, and whether the answer waits for that.
         """
         if not isinstance(priority, int) or isinstance(priority, bool):
             raise ConfigError(f"priority is {short_repr(priority)}, but must be a whole number.")

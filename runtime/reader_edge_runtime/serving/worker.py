@@ -10,7 +10,7 @@ from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.engine import Engine
 from reader_edge_runtime.errors import BusyError, ClosedError
 
-_IDLE_S = 0.01  # between steps while all slots wait for devices, and others for slots
+_IDLE_S = 0.01  # between steps while all slots wait for remote clients, and others for slots
 
 # Called with each chunk of an answer, in the worker's thread; what it raises gives the answer up.
 Deliver = Callable[[GenerationChunk], object]
@@ -55,18 +55,18 @@ class Worker:
                 raise BusyError(f"{num_running} requests run or wait already: try again later.")
             self._answers[answer] = deliver
             self._arrived.append(answer)
-            if answer.request.device is not None:
-                answer.request.device.on_change = self._wake
+            if answer.request.remote is not None:
+                answer.request.remote.on_change = self._wake
             self._changed.notify()
 
     def cancel(self, request: Request) -> None:
         """Give a request up before the next step."""
         self._engine.withdraw(request)
-        if request.device is not None:
+        if request.remote is not None:
             self._wake()
 
     def _wake(self) -> None:
-        """Have a step, even if all answers seemed to wait for their devices."""
+        """Have a step, even if all answers seemed to wait for their remote clients."""
         with self._changed:
             self._is_woken = True
             self._changed.notify()
@@ -143,8 +143,8 @@ class Worker:
 
 
 def _is_silent(request: Request) -> bool:
-    """Whether nothing is to be done for a request as long as its device is away."""
-    return request.device is not None and request.device.is_silent
+    """Whether nothing is to be done for a request as long as its remote client is away."""
+    return request.remote is not None and request.remote.is_silent
 
 
 def _taken(answer: Answer) -> GenerationChunk | None:

@@ -22,7 +22,7 @@ from reader_edge.remote.connection import (
     refused_status,
     socket_address,
 )
-from reader_edge.remote.frames import DEVICE_FRAMES, SERVER_FRAMES, Fetch, Refusal, Started, TokenizerPart
+from reader_edge.remote.frames import CLIENT_FRAMES, SERVER_FRAMES, Fetch, Refusal, Started, TokenizerPart
 from reader_edge_runtime.errors import BusyError, ConfigError, FrameError, InstallationError, RemoteError
 
 pack = SERVER_FRAMES.pack
@@ -194,7 +194,7 @@ def test_a_key_goes_along_and_frames_go_there_and_back(monkeypatch: pytest.Monke
     assert library.requested["address"] == "ws://there:8000/v1/draft"
     assert library.requested["additional_headers"] == {"Authorization": "Bearer secret"}
     assert made.fetch(1) == b"a"
-    assert library.sent == [DEVICE_FRAMES.pack(Fetch())]
+    assert library.sent == [CLIENT_FRAMES.pack(Fetch())]
     library.fault = Library.WebSocketException()
     for use in (lambda: made.send(Fetch()), made.receive):
         with pytest.raises(LostError):

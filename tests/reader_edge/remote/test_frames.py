@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reader_edge.remote.device_text import HintedText, VerifiedText
+from reader_edge.remote.client_text import HintedText, VerifiedText
 from reader_edge.remote.frames import (
-    DEVICE_FRAMES,
+    CLIENT_FRAMES,
     MAX_BYTES,
     SERVER_FRAMES,
     Ask,
@@ -20,8 +20,8 @@ from reader_edge.remote.frames import (
 )
 from reader_edge_runtime import GenerationStats
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.device_drafts import DeviceDrafts, DeviceTree, TextCheck
 from reader_edge_runtime.drafting.drafter import Drafter, DraftRequest, RequestContext, RequestDrafter
+from reader_edge_runtime.drafting.remote_drafts import RemoteDrafts, RemoteTree, TextCheck
 from reader_edge_runtime.errors import DraftError, FrameError, ReaderEdgeError
 
 IDS = st.lists(st.integers(0, 2**31 - 1), max_size=50)
@@ -40,8 +40,8 @@ def trees(draw: st.DrawFn) -> DraftTree:
 @given(trees(), st.integers(1, 2**31 - 1), st.integers(0, 2**32 - 1))
 def test_trees_come_out_as_they_went_in(tree: DraftTree, position: int, check: int) -> None:
     for is_hint in (True, False):
-        sent = DeviceTree(position, tree, 0 if is_hint else check)
-        found = DEVICE_FRAMES.unpack(DEVICE_FRAMES.pack(Drafted.of(sent, is_hint)))
+        sent = RemoteTree(position, tree, 0 if is_hint else check)
+        found = CLIENT_FRAMES.unpack(CLIENT_FRAMES.pack(Drafted.of(sent, is_hint)))
         assert isinstance(found, Drafted)
         assert (found.tree(), found.is_hint) == (sent, is_hint)
 
@@ -49,7 +49,7 @@ def test_trees_come_out_as_they_went_in(tree: DraftTree, position: int, check: i
 @given(IDS, st.integers(0, 2**31 - 1), st.binary(min_size=16, max_size=16), st.sampled_from([0, 1, 2]))
 def test_other_frames_come_out_as_they_went_in(ids: list[int], number: int, answer_id: bytes, mode: int) -> None:
     for sent in (Ask(answer_id, mode, b"{}", ids), Resume(answer_id, number, bytes(32))):
-        assert DEVICE_FRAMES.unpack(DEVICE_FRAMES.pack(sent)) == sent
+        assert CLIENT_FRAMES.unpack(CLIENT_FRAMES.pack(sent)) == sent
     assert SERVER_FRAMES.unpack(SERVER_FRAMES.pack(Tokens(number, ids))) == Tokens(number, ids)
 
 
@@ -99,12 +99,12 @@ def test_what_is_no_statistics_is_refused(changes: dict[str, object]) -> None:
 
 def test_sixteen_nodes_take_about_eighty_bytes() -> None:
     tree = DraftTree.chain(list(range(30_000, 30_016)))
-    assert len(DEVICE_FRAMES.pack(Drafted.of(DeviceTree(300, tree, 1), is_hint=False))) < 96
+    assert len(CLIENT_FRAMES.pack(Drafted.of(RemoteTree(300, tree, 1), is_hint=False))) < 96
 
 
 def test_a_request_that_no_frame_holds_is_shown_by_its_size() -> None:
     with pytest.raises(FrameError, match="1048576 at most: shorten the prompt"):
-        DEVICE_FRAMES.pack(Ask(bytes(16), 0, b"", [1] * MAX_BYTES))
+        CLIENT_FRAMES.pack(Ask(bytes(16), 0, b"", [1] * MAX_BYTES))
 
 
 def test_a_text_is_checked_as_it_grows() -> None:
@@ -140,7 +140,7 @@ class DocumentDrafter(Drafter):
         return [tree]
 
 
-def opened(frame: Drafted) -> DeviceTree:
+def opened(frame: Drafted) -> RemoteTree:
     return frame.tree()
 
 
@@ -191,7 +191,7 @@ def verified(num_ahead: int, pass_s: Sequence[float] = (), drafter: Drafter | No
     return VerifiedText(drafter or DocumentDrafter(), [1, *DOCUMENT[:5]], pass_s, 0.1, num_ahead)
 
 
-def emitted(device: DeviceDrafts, text: list[int], truth: Sequence[int], data: Sequence[Drafted]) -> list[int]:
+def emitted(device: RemoteDrafts, text: list[int], truth: Sequence[int], data: Sequence[Drafted]) -> list[int]:
     """What a server emits that was sent these frames and whose model says `truth`."""
     for each in data:
         device.leave(opened(each))
@@ -212,7 +212,7 @@ def test_trees_go_on_from_each_other_and_a_miss_throws_them_away(num_ahead: int)
     truth = [1, *DOCUMENT[:60], 7, 7, 7, *DOCUMENT[70:]]
     text = verified(num_ahead)
     assert text.frames() == []  # the server chooses the first token without any tree
-    device = DeviceDrafts(is_lockstep=True)
+    device = RemoteDrafts(is_lockstep=True)
     text.token_ids.append(truth[6])
     num_rounds = 0
     while len(text.token_ids) < len(truth) - 1:

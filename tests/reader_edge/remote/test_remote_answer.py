@@ -11,7 +11,7 @@ from msgspec import structs
 from reader_edge.remote.connection import FrameConnection, LostError, RefusedError
 from reader_edge.remote.frames import (
     ANSWER_TAKEN,
-    DEVICE_FRAMES,
+    CLIENT_FRAMES,
     SERVER_FRAMES,
     Ask,
     Deviation,
@@ -78,7 +78,7 @@ def remote(engine: Engine, server: Scripted, drafts: str = "none") -> RemoteEngi
 
 def kinds_of(server: Scripted) -> list[type]:
     """Of the frames that came."""
-    return [type(DEVICE_FRAMES.unpack(data)) for data in server.sent]
+    return [type(CLIENT_FRAMES.unpack(data)) for data in server.sent]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_an_answer_lost_before_it_began_is_repeated(shared_engine: Engine, draft
     server = Scripted(shared_engine, [started] * is_started, [GONE, started, Tokens(0, [5, 6, 7]), END])
     result = remote(shared_engine, server, drafts).generate(CHAT, GenerationConfig(max_tokens=3))
     assert result.token_ids == (5, 6, 7)
-    sent = [DEVICE_FRAMES.unpack(data) for data in server.sent]
+    sent = [CLIENT_FRAMES.unpack(data) for data in server.sent]
     assert [type(frame) for frame in sent if not isinstance(frame, Drafted)] == [Hello, Ask, Hello, Resume, Ask]
     first, again = (frame for frame in sent if isinstance(frame, Ask))
     assert first == again  # in the same way

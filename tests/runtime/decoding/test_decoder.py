@@ -11,8 +11,8 @@ from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.sampling.sampler import Sampler
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.device_drafts import DeviceDrafts, DeviceTree, TextCheck
 from reader_edge_runtime.drafting.draft_hints import DraftHints
+from reader_edge_runtime.drafting.remote_drafts import RemoteDrafts, RemoteTree, TextCheck
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.stats import STEP_PARTS
@@ -160,7 +160,7 @@ def random_tree(random: np.random.Generator, root: int) -> DraftTree:
 
 def act(random: np.random.Generator, request: Request) -> None:
     """What a request's device may do between two steps: leave, come back, draft, or nothing."""
-    device, text = request.device, request.token_ids
+    device, text = request.remote, request.token_ids
     if device is None or not request.is_running:
         return
     if random.random() < 0.1:
@@ -168,7 +168,7 @@ def act(random: np.random.Generator, request: Request) -> None:
     elif random.random() < 0.3:
         device.go_on()
     if random.random() < 0.5:
-        device.leave(DeviceTree(len(text), random_tree(random, text[-1]), TextCheck(text).value))
+        device.leave(RemoteTree(len(text), random_tree(random, text[-1]), TextCheck(text).value))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -178,14 +178,14 @@ def test_waiting_of_any_request_for_any_time_changes_no_token(kind: str, seed: i
     random = np.random.default_rng(seed)
     target = make_target(manifest)
     decoder = Decoder(target, RandomDrafter(VOCAB_SIZE, 5, seed), EngineConfig(max_batch=3, prefill_chunk=4))
-    planned: list[tuple[list[int], GenerationConfig, DeviceDrafts | None]] = []
+    planned: list[tuple[list[int], GenerationConfig, RemoteDrafts | None]] = []
     for number in range(7):
         prompt = random.integers(VOCAB_SIZE, size=random.integers(1, 20)).tolist()
         sampling = SamplingConfig(temperature=0.8 * (number % 2), seed=number)
-        device = None if number == 6 else DeviceDrafts(is_lockstep=number % 3 != 0)
+        device = None if number == 6 else RemoteDrafts(is_lockstep=number % 3 != 0)
         planned.append((prompt, GenerationConfig(max_tokens=25, sampling=sampling), device))
     requests = [
-        Request(prompt, config, manifest, hints=DraftHints(device=device)) for prompt, config, device in planned
+        Request(prompt, config, manifest, hints=DraftHints(remote=device)) for prompt, config, device in planned
     ]
     for request in requests:
         decoder.enqueue(request)

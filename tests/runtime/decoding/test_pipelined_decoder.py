@@ -12,9 +12,9 @@ from reader_edge_runtime.assembly import make_decoder
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.pipelined_decoder import PipelinedDecoder
 from reader_edge_runtime.decoding.request import Request
-from reader_edge_runtime.drafting.device_drafts import DeviceDrafts
 from reader_edge_runtime.drafting.draft_hints import DraftHints
 from reader_edge_runtime.drafting.drafter import NoDrafter
+from reader_edge_runtime.drafting.remote_drafts import RemoteDrafts
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.execution.pipeline.in_flight import FinishedPass
@@ -132,8 +132,8 @@ def test_one_that_waits_for_a_lane_is_given_up(split_demo: Split) -> None:
 
 
 def test_one_whose_device_comes_back_goes_on_alone_in_its_lane(split_demo: Split, expected: list[list[int]]) -> None:
-    decoder, device = pipelined(pipeline_here(split_demo(2)), False), DeviceDrafts()
-    request = Request(PROMPTS[0], CONFIGS[0], decoder.target.manifest, hints=DraftHints(device=device))
+    decoder, device = pipelined(pipeline_here(split_demo(2)), False), RemoteDrafts()
+    request = Request(PROMPTS[0], CONFIGS[0], decoder.target.manifest, hints=DraftHints(remote=device))
     decoder.enqueue(request)
     while not request.num_output_tokens:
         decoder.step()

@@ -16,9 +16,9 @@ from reader_edge_runtime import (
     ServingConfig,
 )
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting import device_drafts
-from reader_edge_runtime.drafting.device_drafts import DeviceDrafts, DeviceTree, TextCheck
-from reader_edge_runtime.drafting.sources.device_source import DeviceSource
+from reader_edge_runtime.drafting import remote_drafts
+from reader_edge_runtime.drafting.remote_drafts import RemoteDrafts, RemoteTree, TextCheck
+from reader_edge_runtime.drafting.sources.remote_source import RemoteSource
 from reader_edge_runtime.errors import BusyError
 from tests.conftest import ROOT
 
@@ -30,16 +30,16 @@ LIMIT_S = 15.0
 def small() -> Engine:
     """An engine of one slot, which takes hints."""
     config = EngineConfig(is_calibrated=False, max_batch=1)
-    engine = Engine.load(ROOT / "models/demo/package", config, sources=DraftSources(extra=[DeviceSource()]))
+    engine = Engine.load(ROOT / "models/demo/package", config, sources=DraftSources(extra=[RemoteSource()]))
     engine.decoder.drafter.wait()  # type: ignore[attr-defined]
     return engine
 
 
 async def lockstep(
-    engine: AsyncEngine, prompt: str, wanted: Sequence[int], pause: Callable[[DeviceDrafts, int], object] | None = None
+    engine: AsyncEngine, prompt: str, wanted: Sequence[int], pause: Callable[[RemoteDrafts, int], object] | None = None
 ) -> list[int]:
     """An answer to which a device drafts two tokens at a time, of which the second is wrong."""
-    device, came = DeviceDrafts(is_lockstep=True), list[int]()
+    device, came = RemoteDrafts(is_lockstep=True), list[int]()
     text = engine.engine.encode_prompt(prompt)
     async for chunk in engine.stream(prompt, CONFIG, device=device):
         came += chunk.token_ids
@@ -49,7 +49,7 @@ async def lockstep(
             await pause(device, len(came))  # type: ignore[misc]
         now = [*text, *came]
         draft = DraftTree.chain([now[-1], *wanted[len(came) : len(came) + 1], 0])
-        device.leave(DeviceTree(len(now), draft, TextCheck(now).value))
+        device.leave(RemoteTree(len(now), draft, TextCheck(now).value))
     return came
 
 
@@ -62,7 +62,7 @@ def run(engine: Engine, *answers: Callable[[AsyncEngine], object]) -> list[objec
 
 
 def test_a_silent_device_leaves_its_only_slot_to_others(small: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_drafts, "AWAY_S", 0.05)
+    monkeypatch.setattr(remote_drafts, "AWAY_S", 0.05)
     wanted = [list(small.generate(prompt, CONFIG).token_ids) for prompt in ("# tar", "# ls")]
     others_are_done = asyncio.Event()
 
@@ -72,7 +72,7 @@ def test_a_silent_device_leaves_its_only_slot_to_others(small: Engine, monkeypat
         others_are_done.set()
         return list(found.token_ids)
 
-    async def pause(device: DeviceDrafts, num_tokens: int) -> None:
+    async def pause(device: RemoteDrafts, num_tokens: int) -> None:
         if num_tokens > 3:
             await others_are_done.wait()
 
@@ -84,7 +84,7 @@ def test_an_answer_that_is_held_waits_and_goes_on(small: Engine) -> None:
     wanted = list(small.generate("# tar", CONFIG).token_ids)
     num_held = 0
 
-    async def pause(device: DeviceDrafts, num_tokens: int) -> None:
+    async def pause(device: RemoteDrafts, num_tokens: int) -> None:
         nonlocal num_held
         if num_tokens in range(4, 12):
             device.hold()
@@ -98,7 +98,7 @@ def test_an_answer_that_is_held_waits_and_goes_on(small: Engine) -> None:
 
 def test_an_answer_that_is_held_can_be_given_up(small: Engine) -> None:
     async def give_up(served: AsyncEngine) -> int:
-        device = DeviceDrafts()
+        device = RemoteDrafts()
         stream = served.stream("# tar", GenerationConfig(max_tokens=300), device=device)
         await anext(stream)
         device.hold()
@@ -114,7 +114,7 @@ def test_an_answer_that_is_held_can_be_given_up(small: Engine) -> None:
 
 def test_an_answer_that_fails_while_it_is_held_raises(small: Engine) -> None:
     async def fail(served: AsyncEngine) -> int:
-        device = DeviceDrafts()
+        device = RemoteDrafts()
         stream = served.stream("# tar", GenerationConfig(max_tokens=300), device=device)
         await anext(stream)
         device.hold()
@@ -135,7 +135,7 @@ def test_a_prompt_whose_device_is_away_is_not_scored_until_that_is_back(small: E
     wanted = small.generate("# tar", CONFIG).token_ids
 
     async def wait(served: AsyncEngine) -> tuple[int, ...]:
-        device = DeviceDrafts()
+        device = RemoteDrafts()
         device.hold()
         stream = served.stream("# tar", CONFIG, device=device)
         first = asyncio.ensure_future(anext(stream))
@@ -154,12 +154,12 @@ def test_a_prompt_whose_device_is_away_is_not_scored_until_that_is_back(small: E
 def test_waiting_answers_take_no_places_of_others(
     small: Engine, monkeypatch: pytest.MonkeyPatch, is_lockstep: bool
 ) -> None:
-    monkeypatch.setattr(device_drafts, "AWAY_S", 0.05)
+    monkeypatch.setattr(remote_drafts, "AWAY_S", 0.05)
     wanted = small.generate("# ls", CONFIG).token_ids
 
     async def ask() -> tuple[int, ...]:
         async with AsyncEngine(small, ServingConfig(max_waiting=0)) as served:
-            device = DeviceDrafts(is_lockstep)
+            device = RemoteDrafts(is_lockstep)
             stream = served.stream("# tar", GenerationConfig(max_tokens=300), device=device)
             await anext(stream)
             with pytest.raises(BusyError, match="1 requests run or wait already"):
@@ -181,8 +181,8 @@ def test_hints_are_taken_and_weighed(small: Engine) -> None:
     small.forget()
 
     async def hinted(served: AsyncEngine) -> tuple[Sequence[int], int]:
-        device, came = DeviceDrafts(), list[int]()
-        device.leave(DeviceTree(len(prompt), DraftTree.chain([prompt[-1], *wanted])))
+        device, came = RemoteDrafts(), list[int]()
+        device.leave(RemoteTree(len(prompt), DraftTree.chain([prompt[-1], *wanted])))
         async for chunk in served.stream("# tar", CONFIG, device=device):
             came += chunk.token_ids
             if chunk.stats is not None:
@@ -199,14 +199,14 @@ def test_a_plain_request_takes_no_trees(small: Engine) -> None:
     wanted = list(small.generate("# tar", CONFIG).token_ids)
 
     async def plain(served: AsyncEngine) -> int:
-        device, came, num_steps = DeviceDrafts(is_lockstep=True), list[int](), 0
+        device, came, num_steps = RemoteDrafts(is_lockstep=True), list[int](), 0
         text = small.encode_prompt("# tar")
         async for chunk in served.stream("# tar", replace(CONFIG, is_drafted=False), device=device):
             came += chunk.token_ids
             num_steps += 1
             now = [*text, *came]
             tree = DraftTree.chain([now[-1], *wanted[len(came) :]])
-            device.leave(DeviceTree(len(now), tree, TextCheck(now).value))
+            device.leave(RemoteTree(len(now), tree, TextCheck(now).value))
             if chunk.finish_reason is not None:
                 break
         assert came == wanted

@@ -119,7 +119,7 @@ class Planner:
     ) -> StepPlan:
         """Plan a step. room: nodes that the context still holds. draft: makes the drafts that the limits allow.
 
-        given_room: the same of trees that devices give, whose width is their affair, since a link is in it; None: room.
+        given_room: the same of trees that clients give, whose width is their affair, since a link is in it; None: room.
         """
         most = 0 if self.is_plain_due else min(room, self.max_drafted, max(_MOST_ROWS // len(requests), 1))
         backing_off: list[int] = []
@@ -265,9 +265,9 @@ def node_gains(request: Request, draft: DraftTree) -> list[float]:
 
 
 def _first_tree(request: Request, most: int) -> DraftTree:
-    """The tree that a device has given, in lock-step with which the request steps; the pending token alone else."""
-    if request.device is not None and request.is_lockstep:
-        return request.device.take_tree(min(most, request.num_remaining_tokens))
+    """The tree that a client has given, in lock-step with which the request steps; the pending token alone else."""
+    if request.remote is not None and request.is_lockstep:
+        return request.remote.take_tree(min(most, request.num_remaining_tokens))
     return DraftTree.root(request.token_ids[-1])
 
 

@@ -21,7 +21,7 @@ from reader_edge.server.resumable_answers import ResumableAnswers
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine, DraftSources, Engine, EngineConfig, GenerationConfig, ServingConfig
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
-from reader_edge_runtime.drafting.sources.device_source import DeviceSource
+from reader_edge_runtime.drafting.sources.remote_source import RemoteSource
 from reader_edge_runtime.errors import RemoteError
 from tests.conftest import make_as_new
 from tests.reader_edge.package_copy import CHAT_TEMPLATE, PackageCopy
@@ -203,7 +203,7 @@ def hinted_engine(demo_folder: Path, tmp_path_factory: pytest.TempPathFactory) -
     package = PackageCopy(demo_folder, tmp_path_factory.mktemp("draft") / "package")
     package.write_file("chat_template.jinja", CHAT_TEMPLATE.encode())
     config = EngineConfig(is_calibrated=False, max_batch=3)
-    engine = Engine.load(package.folder, config, sources=DraftSources(extra=[DeviceSource()]))
+    engine = Engine.load(package.folder, config, sources=DraftSources(extra=[RemoteSource()]))
     assert isinstance(engine.decoder.drafter, RetrievalDrafter)
     engine.decoder.drafter.wait()
     return engine

@@ -8,13 +8,13 @@ from msgspec import json, msgpack
 
 from reader_edge.remote import frames
 from reader_edge.remote.connection import FrameConnection
-from reader_edge.remote.frames import DEVICE_FRAMES, MAX_BYTES, Ask, Cancel, Drafted, Hello, Started, Tokens
+from reader_edge.remote.frames import CLIENT_FRAMES, MAX_BYTES, Ask, Cancel, Drafted, Hello, Started, Tokens
 from reader_edge.server import draft_endpoint
 from reader_edge.server.app import make_app
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine, Engine, EngineConfig, GenerationConfig
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.device_drafts import DeviceTree, TextCheck
+from reader_edge_runtime.drafting.remote_drafts import RemoteTree, TextCheck
 from tests.conftest import make_as_new
 from tests.reader_edge.server.draft.conftest import (
     ID,
@@ -28,7 +28,7 @@ from tests.reader_edge.server.draft.conftest import (
     serving,
 )
 
-HELLO = DEVICE_FRAMES.pack(Hello())
+HELLO = CLIENT_FRAMES.pack(Hello())
 TREE = DraftTree.chain([1, 2])
 
 
@@ -112,12 +112,12 @@ def test_absurd_hints_and_trees_change_nothing(draft_server: DraftServer, hinted
     prompt = hinted_engine.encode_prompt("# tar")
     make_as_new(hinted_engine)
     absurd = [
-        DeviceTree(0, TREE),
-        DeviceTree(1, TREE),
-        DeviceTree(2**31 - 1, TREE),
-        DeviceTree(len(prompt), DraftTree.chain([prompt[-1], *[7] * 200])),
-        DeviceTree(len(prompt) + 3, DraftTree.chain([7, 7])),
-        DeviceTree(len(prompt), DraftTree.chain([prompt[-1]])),
+        RemoteTree(0, TREE),
+        RemoteTree(1, TREE),
+        RemoteTree(2**31 - 1, TREE),
+        RemoteTree(len(prompt), DraftTree.chain([prompt[-1], *[7] * 200])),
+        RemoteTree(len(prompt) + 3, DraftTree.chain([7, 7])),
+        RemoteTree(len(prompt), DraftTree.chain([prompt[-1]])),
     ]
     for answer_id, mode in ((b"a" * 16, frames.HINTS), (b"b" * 16, frames.NO_DRAFTS)):
         link = greeted(draft_server)
@@ -147,9 +147,9 @@ def test_absurd_trees_are_skipped_for_one_that_fits(draft_server: DraftServer, h
         now = [*text, *came]
         right = TextCheck(now).value
         for position, root, check in ((len(now), now[-1], right ^ 1), (len(now) + 1, 5, right), (len(now), 5, right)):
-            link.send(Drafted.of(DeviceTree(position, DraftTree.chain([root, 3]), check), is_hint=False))
-        link.send(Drafted.of(DeviceTree(len(now), DraftTree.chain([now[-1], 3])), is_hint=True))
-        link.send(Drafted.of(DeviceTree(len(now), DraftTree.chain([now[-1], 3]), right), is_hint=False))
+            link.send(Drafted.of(RemoteTree(position, DraftTree.chain([root, 3]), check), is_hint=False))
+        link.send(Drafted.of(RemoteTree(len(now), DraftTree.chain([now[-1], 3])), is_hint=True))
+        link.send(Drafted.of(RemoteTree(len(now), DraftTree.chain([now[-1], 3]), right), is_hint=False))
     assert came == wanted
 
 
@@ -185,7 +185,7 @@ def test_a_flood_of_drafts_ends_the_connection_and_nothing_else(
     link = greeted(draft_server)
     link.send(ask(hinted_engine, mode, max_tokens=200))
     for _ in range(3):
-        link.send(Drafted.of(DeviceTree(1, TREE), is_hint=mode == frames.HINTS))
+        link.send(Drafted.of(RemoteTree(1, TREE), is_hint=mode == frames.HINTS))
     assert "A device sent 3 drafts, more than a text takes" in refused(link)
     other = greeted(draft_server)
     other.send(ask(hinted_engine, frames.NO_DRAFTS, b"o" * 16, max_tokens=3))

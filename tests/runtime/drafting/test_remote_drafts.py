@@ -3,8 +3,8 @@
 import pytest
 
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting import device_drafts
-from reader_edge_runtime.drafting.device_drafts import DeviceDrafts, DeviceTree, TextCheck
+from reader_edge_runtime.drafting import remote_drafts
+from reader_edge_runtime.drafting.remote_drafts import RemoteDrafts, RemoteTree, TextCheck
 
 TEXT = [1, 2, 3]
 
@@ -20,9 +20,9 @@ def tree(*branches: list[int], root: int = 3) -> DraftTree:
 
 
 def test_a_hint_follows_the_text_along_any_of_its_branches() -> None:
-    drafts = DeviceDrafts()
+    drafts = RemoteDrafts()
     assert drafts.hint(TEXT, 9) is None
-    drafts.leave(DeviceTree(3, tree([4, 5, 6], [7, 8])))
+    drafts.leave(RemoteTree(3, tree([4, 5, 6], [7, 8])))
     assert drafts.is_ready(TEXT)  # nobody waits for hints
     first = drafts.hint(TEXT, 9)
     assert first is not None
@@ -33,29 +33,29 @@ def test_a_hint_follows_the_text_along_any_of_its_branches() -> None:
     assert drafts.hint([*TEXT, 4], 1) is None  # nothing below the root
     assert drafts.hint([*TEXT, 4, 9], 9) is None
     assert drafts.hint([*TEXT, 4, 9, 5], 9) is None
-    drafts.leave(DeviceTree(5, tree([8], root=9)))  # one that comes in the middle
+    drafts.leave(RemoteTree(5, tree([8], root=9)))  # one that comes in the middle
     found = drafts.hint([*TEXT, 4, 9], 9)
     assert found is not None
     assert found.token_ids == [9, 8]
 
 
-@pytest.mark.parametrize("hint", [DeviceTree(0, tree([4])), DeviceTree(9, tree([4])), DeviceTree(2, tree([4]))])
-def test_a_hint_of_another_text_says_nothing(hint: DeviceTree) -> None:
-    drafts = DeviceDrafts()
+@pytest.mark.parametrize("hint", [RemoteTree(0, tree([4])), RemoteTree(9, tree([4])), RemoteTree(2, tree([4]))])
+def test_a_hint_of_another_text_says_nothing(hint: RemoteTree) -> None:
+    drafts = RemoteDrafts()
     drafts.leave(hint)
     assert drafts.hint(TEXT, 9) is None
 
 
 def test_trees_of_other_texts_are_dropped_and_of_too_many_the_last() -> None:
-    drafts = DeviceDrafts(is_lockstep=True)
+    drafts = RemoteDrafts(is_lockstep=True)
     changes = []
     drafts.on_change = lambda: changes.append(True)
     check = TextCheck(TEXT).value
     for position, root, its_check in ((3, 3, check + 1), (4, 3, check), (3, 5, check)):
-        drafts.leave(DeviceTree(position, tree([4], root=root), its_check))
+        drafts.leave(RemoteTree(position, tree([4], root=root), its_check))
     assert not drafts.is_ready(TEXT)
     for token_id in range(20):
-        drafts.leave(DeviceTree(3, tree([token_id, 9]), check))
+        drafts.leave(RemoteTree(3, tree([token_id, 9]), check))
     assert drafts.is_ready(TEXT)
     assert drafts.take_tree(2).token_ids == [3, 0]  # its most valuable nodes
     assert [drafts.take_tree(9).token_ids[1] for _ in range(7)] == list(range(1, 8))
@@ -64,8 +64,8 @@ def test_trees_of_other_texts_are_dropped_and_of_too_many_the_last() -> None:
 
 
 def test_where_drafts_may_change_answers_the_root_alone_is_verified() -> None:
-    drafts = DeviceDrafts(is_lockstep=True)
-    drafts.leave(DeviceTree(3, tree([4]), TextCheck(TEXT).value))
+    drafts = RemoteDrafts(is_lockstep=True)
+    drafts.leave(RemoteTree(3, tree([4]), TextCheck(TEXT).value))
     drafts.forbid()
     assert drafts.is_ready(TEXT)
     assert len(drafts.take_tree(9)) == 1
@@ -74,14 +74,14 @@ def test_where_drafts_may_change_answers_the_root_alone_is_verified() -> None:
 def test_who_hears_nothing_of_a_device_for_long_gives_up_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr("time.monotonic", lambda: now)
-    drafts = DeviceDrafts(is_lockstep=True)
+    drafts = RemoteDrafts(is_lockstep=True)
     now = 7.0
     assert not drafts.is_away(TEXT)
-    now += device_drafts.AWAY_S
+    now += remote_drafts.AWAY_S
     assert not drafts.is_away(TEXT)
     now += 0.1
     assert drafts.is_away(TEXT)
-    drafts.leave(DeviceTree(3, tree([4]), TextCheck(TEXT).value))
+    drafts.leave(RemoteTree(3, tree([4]), TextCheck(TEXT).value))
     assert not drafts.is_away(TEXT)
     drafts.hold()
     assert drafts.is_away(TEXT)
@@ -91,7 +91,7 @@ def test_who_hears_nothing_of_a_device_for_long_gives_up_its_place(monkeypatch: 
 
 
 def test_hints_hold_where_the_device_is_away() -> None:
-    drafts = DeviceDrafts()
+    drafts = RemoteDrafts()
     drafts.hold()
     assert drafts.is_away(TEXT)
     drafts.go_on()

@@ -11,13 +11,13 @@ import numpy as np
 
 from reader_edge_runtime.draft_tree import DraftTree
 
-DEVICE = "device"  # the name of drafts of devices, in statistics
+DEVICE = "device"  # the name of remote clients' drafts, in statistics
 MOST_NODES = 256  # of a tree, its root included
 AWAY_S = 5.0  # without a tree, after which a request in lock-step gives up its KV slot
 _MOST_QUEUED = 8  # trees that may wait for their turn
 
 
-class DeviceTree(NamedTuple):
+class RemoteTree(NamedTuple):
     """tree: its root is the last token of a text of so many tokens. check: `TextCheck` of that text, 0 of a hint."""
 
     position: int
@@ -44,12 +44,12 @@ class TextCheck:
         return other
 
 
-class DeviceDrafts:
+class RemoteDrafts:
     """A mailbox of one request. Any thread may leave drafts in it; the decoder's takes them.
 
-    is_lockstep: whether a step of the request waits for a tree of the device, which then is all that is verified.
+    is_lockstep: whether a step of the request waits for a tree of the client, which then is all that is verified.
     Otherwise drafts are hints: mixed with others if they come in time, and never waited for.
-    is_held: whether the request waits for its device to come back.
+    is_held: whether the request waits for its client to come back.
     on_change: called when the request may go on.
     """
 
@@ -58,15 +58,15 @@ class DeviceDrafts:
         self.is_held = False
         self.on_change: Callable[[], object] = lambda: None
         self._may_draft = True
-        self._hint: DeviceTree | None = None
-        self._walked: DeviceTree | None = None  # the hint that was looked at last, of whose tree the text has
+        self._hint: RemoteTree | None = None
+        self._walked: RemoteTree | None = None  # the hint that was looked at last, of whose tree the text has
         self._num_walked = self._node = 0  # reached this node with so many of its tokens
-        self._trees: deque[DeviceTree] = deque()
+        self._trees: deque[RemoteTree] = deque()
         self._waits_since: float | None = None  # for a tree
         self._lock = threading.Lock()
         self._check = TextCheck()
 
-    def leave(self, drafted: DeviceTree) -> None:
+    def leave(self, drafted: RemoteTree) -> None:
         """Leave a hint, in place of an older one, or a tree to verify, behind others; too many of those are dropped."""
         if not self.is_lockstep:
             self._hint = drafted
@@ -83,7 +83,7 @@ class DeviceDrafts:
             self._trees.clear()
 
     def go_on(self) -> None:
-        """The device is there again."""
+        """The client is there again."""
         self.is_held = False
         self.on_change()
 
@@ -104,12 +104,12 @@ class DeviceDrafts:
         return is_there
 
     def is_away(self, text: Sequence[int]) -> bool:
-        """Whether the request gives up its KV slot: no tree of this text is there, and the device is silent or held."""
+        """Whether the request gives up its KV slot: no tree of this text is there, and the client is silent or held."""
         return self.is_held or (not self.is_ready(text) and self.is_silent)
 
     @property
     def is_silent(self) -> bool:
-        """Whether the device is held, or its request has waited longer than AWAY_S for a tree."""
+        """Whether the client is held, or its request has waited longer than AWAY_S for a tree."""
         since = self._waits_since
         return self.is_held or (since is not None and time.monotonic() - since > AWAY_S)
 
@@ -135,6 +135,6 @@ class DeviceDrafts:
         below = hint.tree.below(self._node, max_nodes) if self._node >= 0 else None
         return below if below is not None and len(below) > 1 else None
 
-    def _fits(self, drafted: DeviceTree, text: Sequence[int]) -> bool:
+    def _fits(self, drafted: RemoteTree, text: Sequence[int]) -> bool:
         is_long = drafted.position == len(text) and drafted.check == self._check.value
         return is_long and drafted.tree.token_ids[0] == text[-1]

@@ -1,4 +1,4 @@
-"""Drafts for the text of one answer on a device, and which of them are sent to the server."""
+"""Drafts that a client makes for the text of one answer, and which of them are sent to the server."""
 
 from abc import ABC, abstractmethod
 from collections import deque
@@ -8,8 +8,8 @@ from typing import NamedTuple
 from reader_edge.remote.frames import Drafted
 from reader_edge_runtime.decoding.planning.tree_widths import best_widths
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.device_drafts import MOST_NODES, DeviceDrafts, DeviceTree, TextCheck
 from reader_edge_runtime.drafting.drafter import Drafter, DraftRequest, RequestContext
+from reader_edge_runtime.drafting.remote_drafts import MOST_NODES, RemoteDrafts, RemoteTree, TextCheck
 from reader_edge_runtime.errors import DraftError
 
 _MAX_DEPTH = 96
@@ -23,7 +23,7 @@ _TREE_NODES = 16  # of a tree to verify, where the server does not say what pass
 _PUBLIC = ("", "context")  # sources of a draft that the server has as well
 
 
-class DeviceText(ABC):
+class ClientText(ABC):
     """Drafts for one answer. token_ids: its list, the prompt first, which grows as tokens come."""
 
     def __init__(self, drafter: Drafter, token_ids: list[int]) -> None:
@@ -50,12 +50,12 @@ class DeviceText(ABC):
         raise draft if isinstance(draft, DraftError) else DraftError(str(draft))
 
 
-class HintedText(DeviceText):
+class HintedText(ClientText):
     """Hints at how the text goes on, where something here says more of that than the text itself."""
 
     def __init__(self, drafter: Drafter, token_ids: list[int]) -> None:
         super().__init__(drafter, token_ids)
-        self._sent = DeviceDrafts()  # as the server has it
+        self._sent = RemoteDrafts()  # as the server has it
         self._depth_sent = 0
 
     def frames(self) -> list[Drafted]:
@@ -69,13 +69,13 @@ class HintedText(DeviceText):
         draft = draft.pruned(sum(value >= _LEAST_VALUE for value in draft.values))
         if _depth(draft) < depth_left + _LEAST_NEW and depth_left:
             return []
-        hint = DeviceTree(len(self.token_ids), draft)
+        hint = RemoteTree(len(self.token_ids), draft)
         self._sent.leave(hint)
         self._depth_sent = _depth(draft)
         return [Drafted.of(hint, is_hint=True)]
 
     def lost(self) -> None:
-        self._sent, self._depth_sent = DeviceDrafts(), 0
+        self._sent, self._depth_sent = RemoteDrafts(), 0
 
 
 class _Sent(NamedTuple):
@@ -87,7 +87,7 @@ class _Sent(NamedTuple):
     path: list[int]
 
 
-class VerifiedText(DeviceText):
+class VerifiedText(ClientText):
     """Trees that the server verifies in lock-step, and some that go on from what they may lead to.
 
     pass_s: seconds of the server's passes over 1, 2, ... nodes; round_trip_s: of a frame there and back; by both is
@@ -119,7 +119,7 @@ class VerifiedText(DeviceText):
         while node >= 0 and len(self._sent) <= self._num_ahead:
             whole = draft.below(node, MOST_NODES)
             tree = whole.pruned(self._width(whole))
-            frames.append(Drafted.of(DeviceTree(check.num_tokens, tree, check.value), is_hint=False))
+            frames.append(Drafted.of(RemoteTree(check.num_tokens, tree, check.value), is_hint=False))
             path = _guessed(whole, tree)
             self._sent.append(_Sent(check.num_tokens, check.value, path))
             node = _walked(draft, node, path)
