@@ -74,17 +74,17 @@ CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome", "unit": "
 
 def test_a_call_in_an_answer_is_predicted_token_by_token(engine: Engine) -> None:
     prompt = Conversation([{"role": "user", "content": "x"}], [TOOL])
-    guide = answer_hints(prompt, [1, 2], CONFIG, engine.tokenizer, 2048).guide
-    assert guide is not None
+    predictor = answer_hints(prompt, [1, 2], CONFIG, engine.tokenizer, 2048).predictor
+    assert predictor is not None
     answer = engine.tokenizer.encode(CALL, adds_special_tokens=False)
     missed = []
     for place in range(len(answer)):
-        paths = guide.paths(answer[:place], {"weather": {"city": ['"Rome"']}})
+        paths = predictor.paths(answer[:place], {"weather": {"city": ['"Rome"']}})
         if not any(path[:1] == answer[place : place + 1] for path, _ in paths):
             missed.append(engine.tokenizer.decode(answer[place : place + 1]))
     assert "".join(missed).strip('" ,}') in ("", "c")  # where tokens join what was written and what comes
-    guide.paths(answer, {})
-    assert guide.calls == [("weather", {"city": '"Rome"', "unit": '"c"'})]
+    predictor.paths(answer, {})
+    assert predictor.calls == [("weather", {"city": '"Rome"', "unit": '"c"'})]
 
 
 def test_calls_of_the_conversation_are_known(engine: Engine) -> None:
@@ -92,9 +92,9 @@ def test_calls_of_the_conversation_are_known(engine: Engine) -> None:
     functions = [{"name": "weather", "arguments": each} for each in arguments]
     calls = [{"role": "assistant", "tool_calls": [{"type": "function", "function": each}]} for each in functions]
     prompt = Conversation([{"role": "user", "content": "x"}, *calls], [TOOL])
-    guide = answer_hints(prompt, [1, 2], CONFIG, engine.tokenizer, 2048).guide
-    assert guide is not None
-    assert guide.calls == [("weather", {"city": '"Oslo"'}), ("weather", {"city": '"Bergen"', "unit": '"f"'})]
+    predictor = answer_hints(prompt, [1, 2], CONFIG, engine.tokenizer, 2048).predictor
+    assert predictor is not None
+    assert predictor.calls == [("weather", {"city": '"Oslo"'}), ("weather", {"city": '"Bergen"', "unit": '"f"'})]
 
 
 FORM = r'<tool_call>\n\{"name": "weather", "arguments": \{"city": "[a-z]{1,8}", "unit": "(c|f)"\}\}\n</tool_call>'

@@ -7,7 +7,7 @@ from reader_edge_runtime.config import GenerationConfig
 from reader_edge_runtime.drafting.remote_drafts import RemoteDrafts
 from reader_edge_runtime.text.conversation import Conversation, Encodable
 from reader_edge_runtime.text.tokenizer import Tokenizer
-from reader_edge_runtime.text.tool_calls.call_guide import CallGuide
+from reader_edge_runtime.text.tool_calls.call_predictor import CallPredictor
 from reader_edge_runtime.text.tool_calls.call_syntax import Notation
 
 _CHARACTERS_A_TOKEN = 16  # beyond which a prediction is cut before it is encoded
@@ -18,17 +18,17 @@ _TAIL = 8  # tokens, as many as matches are looked up by
 class DraftHints:
     """What is known of an answer.
 
-    texts: of tokens, drafted from as if they came before the prompt. guide: follows the answer and tells what calls of
-    the tools that its conversation declares allow next; None without tools. remote: drafts of a remote client of the
+    texts: of tokens, drafted from as if they came before the prompt. predictor: follows the answer and tells what calls
+    of the tools that its conversation declares allow next; None without tools. remote: drafts of a remote client of the
     server; None where there is none.
     """
 
     texts: Sequence[Sequence[int]] = ()
-    guide: CallGuide | None = None
+    predictor: CallPredictor | None = None
     remote: RemoteDrafts | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.texts) or self.guide is not None or self.remote is not None
+        return bool(self.texts) or self.predictor is not None or self.remote is not None
 
 
 NO_HINTS: DraftHints = DraftHints()
@@ -50,5 +50,5 @@ def answer_hints(
         predicted = tokenizer.encode(text, adds_special_tokens=False)[:max_context]
         texts.append([*token_ids[-_TAIL:], *predicted])
     if isinstance(prompt, Conversation) and prompt.tools and tokenizer.call_syntax.notation is Notation.OBJECT:
-        return DraftHints(texts, CallGuide(prompt, token_ids, tokenizer))
+        return DraftHints(texts, CallPredictor(prompt, token_ids, tokenizer))
     return DraftHints(texts)

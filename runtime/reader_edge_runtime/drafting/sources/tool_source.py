@@ -9,7 +9,7 @@ import numpy as np
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.sources.source import Arrays, DraftSource
-from reader_edge_runtime.text.tool_calls.call_guide import CallGuide
+from reader_edge_runtime.text.tool_calls.call_predictor import CallPredictor
 
 Past = dict[str, dict[str, list[str]]]  # values that arguments had, raw JSON, the last first, by tool and argument
 
@@ -31,8 +31,8 @@ class ToolSource(DraftSource):
         self._is_learning = is_learning
 
     def begin(self, context: RequestContext) -> "ToolRequest | None":
-        guide = context.hints.guide
-        return None if guide is None else ToolRequest(self, context, guide)
+        predictor = context.hints.predictor
+        return None if predictor is None else ToolRequest(self, context, predictor)
 
     def propose(self, draft_requests: Sequence[DraftRequest]) -> list[DraftTree]:
         return [cast(ToolRequest, draft_request.request).proposal() for draft_request in draft_requests]
@@ -61,18 +61,18 @@ class ToolSource(DraftSource):
 class ToolRequest(RequestDrafter):
     """A request whose conversation declares tools."""
 
-    def __init__(self, source: ToolSource, context: RequestContext, guide: CallGuide) -> None:
+    def __init__(self, source: ToolSource, context: RequestContext, predictor: CallPredictor) -> None:
         super().__init__(context)
-        self._source, self._guide = source, guide
-        self._past = recalled(source.pasts.get(self.salt, {}), guide.calls)
+        self._source, self._predictor = source, predictor
+        self._past = recalled(source.pasts.get(self.salt, {}), predictor.calls)
 
     def proposal(self) -> DraftTree:
-        """A tree of the guide's paths."""
-        paths = self._guide.paths(self.token_ids[self.num_prompt_tokens :], self._past)
+        """A tree of the predictor's paths."""
+        paths = self._predictor.paths(self.token_ids[self.num_prompt_tokens :], self._past)
         return merged(self.token_ids[-1], paths)
 
     def finish(self) -> None:
-        self._source.learn(self._guide.calls, self.salt)
+        self._source.learn(self._predictor.calls, self.salt)
 
 
 def recalled(past: Past, calls: Sequence[tuple[str, Mapping[str, str]]]) -> Past:

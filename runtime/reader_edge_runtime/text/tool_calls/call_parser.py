@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 
 from reader_edge_runtime.text.conversation import Tool
-from reader_edge_runtime.text.tool_calls.call_notation import is_open, read_calls
+from reader_edge_runtime.text.tool_calls.call_body_parser import is_open, read_calls
 from reader_edge_runtime.text.tool_calls.call_syntax import CallSyntax, Notation
 from reader_edge_runtime.text.tool_calls.streaming_calls import (
     StreamingCalls,

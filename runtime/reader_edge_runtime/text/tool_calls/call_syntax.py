@@ -8,7 +8,7 @@ CALL_BEGIN, CALL_END = "<tool_call>\n", "\n</tool_call>"
 
 
 class Notation(Enum):
-    """How what a call says is written; call_notation.py reads them."""
+    """How what a call says is written; call_body_parser.py reads them."""
 
     OBJECT = "object"  # {"name": "f", "arguments": {"a": 1}}, or a list of such
     KEYED = "keyed"  # {"f": {"a": 1}}, or a list of such

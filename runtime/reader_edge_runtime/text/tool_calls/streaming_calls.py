@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from reader_edge_runtime.text.tool_calls.call_notation import read_calls
+from reader_edge_runtime.text.tool_calls.call_body_parser import read_calls
 from reader_edge_runtime.text.tool_calls.call_syntax import CallSyntax, Notation
 from reader_edge_runtime.text.tool_calls.tool_use import AnswerDelta
 

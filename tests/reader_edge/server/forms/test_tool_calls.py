@@ -132,7 +132,7 @@ def test_ends_of_calls_during_a_string_are_looked_at_once(monkeypatch: pytest.Mo
         lengths.append(len(text))
         return loads(text, **how)
 
-    monkeypatch.setattr("reader_edge_runtime.text.tool_calls.call_notation.json.loads", count)
+    monkeypatch.setattr("reader_edge_runtime.text.tool_calls.call_body_parser.json.loads", count)
     text = '<tool_call>\n{"name": "stop", "arguments": {"x": "' + "</tool_call>" * 100
     output, calls = read(text, 6)
     assert (output, calls) == (text, [])

@@ -10,13 +10,13 @@ from reader_edge_runtime.drafting.draft_hints import DraftHints
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.tool_source import ToolSource, merged, recalled
-from reader_edge_runtime.text.tool_calls.call_guide import CallGuide
+from reader_edge_runtime.text.tool_calls.call_predictor import CallPredictor
 
 Calls = Mapping[str, Mapping[str, Sequence[str]]]
 CALL = ("weather", {"city": '"Rome"'})
 
 
-class PlantedGuide(CallGuide):
+class PlantedPredictor(CallPredictor):
     """Knows one path, and tells of one call. requests: answers, and past calls."""
 
     calls: list[tuple[str, Mapping[str, str]]] = []  # type: ignore[assignment]  # noqa: RUF012
@@ -30,8 +30,8 @@ class PlantedGuide(CallGuide):
         return [([30, 31, 32], 0.9)]
 
 
-def guided(text: list[int], guide: CallGuide) -> RequestContext:
-    return RequestContext(text, DraftHints(guide=guide))
+def predicted(text: list[int], predictor: CallPredictor) -> RequestContext:
+    return RequestContext(text, DraftHints(predictor=predictor))
 
 
 def drafted(drafter: RetrievalDrafter, *draft_requests: DraftRequest) -> list[DraftTree]:
@@ -50,23 +50,23 @@ def test_paths_become_a_tree_whose_nodes_are_as_sure_as_the_paths_through_them()
 
 def test_a_guide_is_drafted_from_and_named() -> None:
     drafter = RetrievalDrafter(DraftConfig(max_nodes=8)).wait()
-    guide = PlantedGuide()
+    predictor = PlantedPredictor()
     text = [5]
-    request = drafter.begin(guided(text, guide))
+    request = drafter.begin(predicted(text, predictor))
     [tree] = drafted(drafter, DraftRequest(request, 8, 4))
     assert tree.token_ids[:4] == [5, 30, 31, 32]
     assert tree.sources[:4] == ["", "tools", "tools", "tools"]
     text.append(30)
     request.observe(None)
     drafted(drafter, DraftRequest(request, 8, 4))
-    assert [answer for answer, _ in guide.requests] == [[], [30]]
+    assert [answer for answer, _ in predictor.requests] == [[], [30]]
 
 
 def test_a_request_without_tools_is_drafted_as_if_there_were_none() -> None:
     config = DraftConfig(max_nodes=8)
     alone, beside = (RetrievalDrafter(config).wait() for _ in range(2))
     text = [5, 6, 7, 8, 5, 6]
-    other = beside.begin(guided([1, 2], PlantedGuide()))
+    other = beside.begin(predicted([1, 2], PlantedPredictor()))
     expected = drafted(alone, DraftRequest(alone.begin(RequestContext(text)), 8, 4))
     trees = drafted(beside, DraftRequest(other, 8, 4), DraftRequest(beside.begin(RequestContext(text)), 8, 4))
     assert trees[1:] == expected
@@ -77,13 +77,13 @@ def test_past_calls_of_a_tool_reach_later_requests_until_they_are_forgotten() ->
     drafter = RetrievalDrafter(DraftConfig()).wait()
     past = []
     for city in ("Rome", "Riga", "Rome"):
-        guide = PlantedGuide(("weather", {"city": f'"{city}"'}))
+        predictor = PlantedPredictor(("weather", {"city": f'"{city}"'}))
         text = [1, 2]
-        request = drafter.begin(guided(text, guide))
+        request = drafter.begin(predicted(text, predictor))
         drafted(drafter, DraftRequest(request, 4, 4))
         text.append(3)
         request.finish()
-        past.append(guide.requests[0][1])
+        past.append(predictor.requests[0][1])
     assert past[1:] == [{"weather": {"city": ['"Riga"', '"Rome"']}}, {"weather": {"city": ['"Rome"', '"Riga"']}}]
     kept = drafter.state()
     drafter.forget()

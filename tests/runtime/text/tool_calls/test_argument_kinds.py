@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from reader_edge_runtime.text.tool_calls.argument_kinds import argument_of, arguments_of, kinds_of, roots_of
-from reader_edge_runtime.text.tool_calls.call_notation import read_calls
+from reader_edge_runtime.text.tool_calls.call_body_parser import read_calls
 from reader_edge_runtime.text.tool_calls.call_syntax import CallSyntax, Notation
 
 TEXT, NUMBER = {"type": "string"}, {"type": "integer"}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from reader_edge_runtime.text.tool_calls.call_notation import is_open, read_calls
+from reader_edge_runtime.text.tool_calls.call_body_parser import is_open, read_calls
 from reader_edge_runtime.text.tool_calls.call_syntax import CallSyntax, Notation
 from reader_edge_runtime.untrusted.untrusted_json import load_finite
 

@@ -117,7 +117,7 @@ _MAX_ARGUMENTS = 4096  # characters of a call in a message that are read
 _BEFORE = 8  # characters before a path that tell how it begins
 
 
-class CallGuide:
+class CallPredictor:
     """Follows one answer to a conversation that declares tools, and tells what calls allow next.
 
     calls: those of the conversation and the answer so far: the tool, and values by argument in raw JSON.

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reader_edge_runtime.text.tool_calls.call_guide import MAX_CALLS, CallReader
+from reader_edge_runtime.text.tool_calls.call_predictor import MAX_CALLS, CallReader
 from reader_edge_runtime.text.tool_calls.call_schema import CallSchema, Values
 from reader_edge_runtime.text.tool_calls.call_syntax import CallSyntax
 from reader_edge_runtime.text.tool_calls.json_cursor import MAX_DEPTH, CursorPlace, JsonCursor

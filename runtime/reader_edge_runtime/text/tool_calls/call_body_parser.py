@@ -1,4 +1,4 @@
-"""Reads a call's name and arguments, whatever notation the model writes calls in (JSON, Python, tags)."""
+"""Parses the body of a tool call into name and arguments, in whatever notation the model writes it (JSON, Python)."""
 
 import json
 import re
