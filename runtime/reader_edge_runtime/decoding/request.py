@@ -11,9 +11,9 @@ from reader_edge_runtime.config import GenerationConfig, SamplingConfig
 from reader_edge_runtime.decoding.sampling.constraint import Constraint
 from reader_edge_runtime.decoding.sampling.sampler import Sampler, TokenLogprob, token_logprob
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.cost_model import AcceptanceEstimate
 from reader_edge_runtime.drafting.draft_hints import NO_HINTS, DraftHints
 from reader_edge_runtime.drafting.drafter import Drafter, RequestContext, RequestDrafter
+from reader_edge_runtime.drafting.payoff import AcceptanceEstimate
 from reader_edge_runtime.errors import ConfigError, DraftError, PromptError, PromptTooLongError, ProviderError
 from reader_edge_runtime.forward_result import ForwardResult
 from reader_edge_runtime.package.manifest import Manifest

@@ -13,8 +13,8 @@ from reader_edge_runtime.decoding.planning.tree_widths import best_widths, equal
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.verification import Verification
 from reader_edge_runtime.draft_tree import FORCED_SOURCE, DraftTree
-from reader_edge_runtime.drafting.cost_model import AcceptanceEstimate, Overheads, pays_off
 from reader_edge_runtime.drafting.drafter import DraftRequest
+from reader_edge_runtime.drafting.payoff import AcceptanceEstimate, Overheads, pays_off
 from reader_edge_runtime.measuring.pass_cost import MAX_WIDTH, PassCost
 from reader_edge_runtime.stats import StepTimes
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting.cost_model import DraftModelGain
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
+from reader_edge_runtime.drafting.payoff import DraftModelGain
 from reader_edge_runtime.drafting.sources.draft_model import (
     NAME,
     NARROW,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.cost_model import moved
+from reader_edge_runtime.drafting.payoff import moved
 from reader_edge_runtime.drafting.speculators.speculated_tree import FrontierNode
 from reader_edge_runtime.drafting.speculators.speculator import Speculator, TreeStep
 

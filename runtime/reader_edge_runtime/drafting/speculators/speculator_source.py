@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, cast
 
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.cost_model import SourceGain
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
+from reader_edge_runtime.drafting.payoff import SourceGain
 from reader_edge_runtime.drafting.sources.source import Arrays, DraftSource
 from reader_edge_runtime.drafting.sources.text_slot import side_by_side
 from reader_edge_runtime.drafting.speculators.speculated_tree import NAME, FrontierNode, SpeculatedTree
@@ -38,7 +38,7 @@ from reader_edge_runtime.drafting.speculators.speculator_request import Speculat
 from reader_edge_runtime.errors import DraftError, ReaderEdgeError
 
 _CHUNK = 128  # tokens of a text that are caught up with in one pass
-# Tokens that asking adds to a step, by how sure the others are (`cost_model.py`), for one that is always right.
+# Tokens that asking adds to a step, by how sure the others are (`payoff.py`), for one that is always right.
 _FIRST_GAINS = (1.0, 0.9, 0.6, 0.15)
 _USUALLY_RIGHT = 0.4  # where the export has not found out
 _NARROW = 8  # tokens that are caught up with in any case

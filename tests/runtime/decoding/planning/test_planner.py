@@ -13,9 +13,9 @@ from reader_edge_runtime.decoding.planning.planner import Planner
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.verification import Verification
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.cost_model import Overheads
 from reader_edge_runtime.drafting.draft_hints import DraftHints
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestDrafter
+from reader_edge_runtime.drafting.payoff import Overheads
 from reader_edge_runtime.measuring.pass_cost import PassCost
 from reader_edge_runtime.stats import StepTimes
 from tests.fake_target import make_manifest

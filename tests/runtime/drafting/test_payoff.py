@@ -7,8 +7,8 @@ import pytest
 
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting.cost_model import AcceptanceEstimate, SourceGain
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
+from reader_edge_runtime.drafting.payoff import AcceptanceEstimate, SourceGain
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.source import DraftSource
 
