@@ -5,7 +5,7 @@ row, since the first one after others is slower; and of each cell the fastest, b
 How far the second fastest round is behind says whether there was one.
 Where a wider pass takes less, or two narrower ones together, that bounds what a pass needs to take.
 
-One text is measured: a batch's pass takes about what one over as many nodes does (`decoding.planning.pass_times`).
+One text is measured: a batch's pass takes about what one over as many nodes does (`decoding.planning.pass_time_model`).
 """
 
 import logging

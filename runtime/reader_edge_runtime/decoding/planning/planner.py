@@ -8,7 +8,7 @@ time than they took backs off.
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from reader_edge_runtime.decoding.planning.pass_times import PassTimes
+from reader_edge_runtime.decoding.planning.pass_time_model import PassTimeModel
 from reader_edge_runtime.decoding.planning.tree_widths import best_widths, equal_width, time_at
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.verification import Verification
@@ -69,7 +69,7 @@ class Planner:
     is_alone = True
 
     def __init__(self, max_width: int = MAX_WIDTH) -> None:
-        self.times = PassTimes(max_width)
+        self.times = PassTimeModel(max_width)
         self.overheads = Overheads()
         self.max_drafted = _FIRST_DRAFT
         self._reads_prompts = True

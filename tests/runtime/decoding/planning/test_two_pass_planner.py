@@ -12,7 +12,7 @@ import pytest
 
 from reader_edge_runtime.assembly import make_decoder
 from reader_edge_runtime.config import DraftConfig, EngineConfig, GenerationConfig
-from reader_edge_runtime.decoding.planning.pass_times import PassTimes
+from reader_edge_runtime.decoding.planning.pass_time_model import PassTimeModel
 from reader_edge_runtime.decoding.planning.planner import Planner, StepPlan
 from reader_edge_runtime.decoding.planning.two_pass_planner import Split, TwoPassPlanner, best_splits, second_wait
 from reader_edge_runtime.decoding.request import Request
@@ -141,7 +141,7 @@ def test_no_second_pass_where_it_does_not_pay_or_keeps_others_waiting(why: str) 
     planner = two_pass_planner(node_s=0.0 if why == "nodes that cost nothing" else 0.001)
     planner.is_alone = why != "other microbatches"
     if why == "unmeasured":
-        planner.times = PassTimes(planner.times.max_width)
+        planner.times = PassTimeModel(planner.times.max_width)
     requests = [a_request() for _ in range(1 + (why == "batch"))]
     requests[0].estimate.predicted += 1000 * (why == "little hope")
     made = planned(planner, requests, 16 if why == "context" else ROOM)

@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reader_edge_runtime.decoding.planning.pass_times import PassTimes
+from reader_edge_runtime.decoding.planning.pass_time_model import PassTimeModel
 from reader_edge_runtime.decoding.planning.tree_widths import best_widths, equal_width, time_at
 from reader_edge_runtime.measuring.pass_cost import PassCost, bounded
 
 WIDTHS = (1, 2, 4, 8, 16)
 
 
-def measured(batch_size: int = 1) -> PassTimes:
+def measured(batch_size: int = 1) -> PassTimeModel:
     """10 ms a pass and 1 ms for each further node, twice that at ten times the length."""
     row = np.array([0.01 + 0.001 * (width - 1) for width in WIDTHS])
-    times = PassTimes(max_width=16)
+    times = PassTimeModel(max_width=16)
     times.take(PassCost(batch_size, (10, 1000), WIDTHS, np.stack([row, 2 * row])))
     return times
 
@@ -49,7 +49,7 @@ def test_a_batch_takes_what_as_many_nodes_of_one_text_take_and_what_its_other_te
 
 def test_what_a_text_adds_to_a_pass_is_taken_for_each_one_but_the_first() -> None:
     row = np.array([0.01 + 0.001 * (width - 1) for width in WIDTHS])
-    times, with_texts = PassTimes(16), PassTimes(16)
+    times, with_texts = PassTimeModel(16), PassTimeModel(16)
     times.take(PassCost(1, (10,), WIDTHS, row[None]))
     with_texts.take(PassCost(1, (10,), WIDTHS, row[None], text_s=(0.007, 0.0)))
     added = [more - few for few, more in zip(times.seconds(3, 10)[1:], with_texts.seconds(3, 10)[1:], strict=True)]
@@ -62,7 +62,7 @@ def test_what_a_text_adds_to_a_pass_is_taken_for_each_one_but_the_first() -> Non
 @pytest.mark.parametrize(("share", "widths"), [(0.0, [5, 1, 1, 1]), (0.5, [4, 2, 1, 1]), (1.0, [3, 1, 1, 1])])
 def test_trees_of_unequal_width_teach_what_equal_ones_that_take_as_long_would(share: float, widths: list[int]) -> None:
     row = np.array([0.01, 0.012, 0.016, 0.02, 0.03])
-    times = PassTimes(WIDTHS[-1])
+    times = PassTimeModel(WIDTHS[-1])
     times.take(PassCost(4, (10,), WIDTHS, row[None], padding_share=share))
     assert times.padding_share == share
     before = times.seconds(4, 10)
@@ -118,7 +118,7 @@ def test_a_wrong_shape_is_forgotten_and_an_outlier_moves_little() -> None:
 
 
 def test_neighbours_bound_what_was_measured_and_nothing_corrects_what_was_not() -> None:
-    times = PassTimes(max_width=4)
+    times = PassTimeModel(max_width=4)
     before = times.seconds(2, 10)
     times.learn([1] * 2, 10, 5.0)
     assert times.seconds(2, 10) == before

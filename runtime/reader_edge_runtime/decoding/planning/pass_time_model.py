@@ -22,7 +22,7 @@ _FADING = 0.005  # share of a wrong shape that each plain pass forgets: what mad
 _OUTRUN, _ENOUGH_SEEN = -0.25, 16  # a correction below which a curve was measured beside other work; passes that tell
 
 
-class PassTimes:
+class PassTimeModel:
     """Seconds of a pass over B trees of n nodes.
 
     Measured times come through `take`, of one batch size. A pass of another takes as long as one of as many nodes in
