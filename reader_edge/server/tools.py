@@ -10,6 +10,7 @@ from reader_edge.server.api_error import ApiError, agreed, wrong_value
 from reader_edge.server.schema import JsonObject
 from reader_edge_runtime.text.conversation_check import TOOL_NAME, TOOL_NAME_WORDS
 from reader_edge_runtime.text.tool_calls.tool_use import ToolUse
+from reader_edge_runtime.untrusted.user_input import short_repr
 
 MAX_TOOLS = 128
 
@@ -130,7 +131,7 @@ def tool_use_of(
         requested = choice if isinstance(choice, str) else choice.name
         rest = "but there are no 'tools': give some, or leave it out."
         public = f"'tool_choice' is given, {rest}"
-        raise ApiError(400, f"'tool_choice' is {requested!r}, {rest}", "tool_choice", public=public)
+        raise ApiError(400, f"'tool_choice' is {short_repr(requested)}, {rest}", "tool_choice", public=public)
     is_strict = any(tool["function"].get("strict") is True for tool in declared)
     if isinstance(choice, str):
         return ToolUse(declared, names, choice == "required", is_parallel, is_strict, choice)

@@ -114,6 +114,7 @@ class MessagesBody(JsonObject, ignored=_IGNORED, refused="container thread"):
     temperature: Annotated[float, within(SamplingConfig, "temperature")] | None = None
     top_p: Annotated[float, within(SamplingConfig, "top_p")] | None = None
     top_k: Annotated[int, Meta(ge=0)] | None = None
+    draft: Annotated[bool, Meta(description="false to decode this answer plainly")] = True
 
     mcp_servers: Annotated[tuple[Any, ...], Meta(max_length=0), UNSUPPORTED] = ()
 
@@ -164,6 +165,7 @@ class MessagesBody(JsonObject, ignored=_IGNORED, refused="container thread"):
                 _SAMPLING | dict(own_sampling), {name: value for name, value in given.items() if value is not None}
             ),
             stop=self.stop_sequences,
+            is_drafted=self.draft,
             splits_thinking=True,
             max_reasoning_tokens=self.thinking.budget_tokens if isinstance(self.thinking, EnabledThinking) else None,
         )

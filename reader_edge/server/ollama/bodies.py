@@ -94,11 +94,12 @@ def keep_alive_s(value: object) -> float | None:
         return None
     if isinstance(value, str) and len(value) <= _MAX_DURATION and _DURATION.fullmatch(value):
         seconds = sum(float(number) * _UNITS_S[unit] for number, unit in _PART.findall(value))
-        return math.inf if value.startswith("-") else seconds
-    try:
-        seconds = float(value) if isinstance(value, int | float | str) else math.nan
-    except (ValueError, OverflowError):
-        seconds = math.nan
+        seconds = math.inf if value.startswith("-") else seconds
+    else:
+        try:
+            seconds = float(value) if isinstance(value, int | float | str) else math.nan
+        except (ValueError, OverflowError):
+            seconds = math.nan
     if math.isnan(seconds):
         raise wrong_value("keep_alive", value, str(_KEEP_ALIVE.description), "keep_alive")
     return seconds if 0 <= seconds <= _MAX_KEEP_S else math.inf

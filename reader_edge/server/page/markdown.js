@@ -61,6 +61,11 @@ async function copy(text, from) {
   setTimeout(() => { from.textContent = "Copy"; }, 1500);
 }
 
+// A text's blocks, and the HTML of one; of what nests deeper than a script may call itself, the text as it was written.
+const plain = (raw) => ({ type: "code", raw, text: raw });
+const lexed = (text) => { try { return markdown.lexer(text); } catch { return [plain(text)]; } };
+const parsed = (token) => { try { return markdown.parser([token]); } catch { return markdown.parser([plain(token.raw)]); } };
+
 // An answer that grows: only blocks that changed are made again, so that what is selected stays so.
 class MarkdownView {
   constructor(parent) {
@@ -70,14 +75,14 @@ class MarkdownView {
 
   // runs: [[length, source], ...] of the text. isWhole: nothing will follow.
   show(text, runs, isWhole) {
-    const tokens = markdown.lexer(text);
+    const tokens = lexed(text);
     let start = 0;
     for (const [number, token] of tokens.entries()) {
       start = Math.max(start, text.indexOf(token.raw, start));
       const shown = this.blocks[number];
       if (isWhole || shown?.raw !== token.raw) {
         const element = document.createElement("div");
-        element.append(DOMPurify.sanitize(markdown.parser([token]), ALLOWED));
+        element.append(DOMPurify.sanitize(parsed(token), ALLOWED));
         tintBlock(element, text, start, start + token.raw.length, runs);
         frameBlocks(element);
         if (shown) shown.element.replaceWith(element);

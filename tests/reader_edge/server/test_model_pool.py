@@ -220,6 +220,8 @@ def test_idle_models_are_unloaded_and_keep_alive_has_the_last_word(folders: dict
         await client.complete("first")  # says nothing of it, as OpenAI's clients cannot
         await asyncio.sleep(0.3)
         assert (await client.http.get("/api/ps")).json()["models"][0]["expires_at"].startswith("2318")
+        await ask(client, "first", keep_alive="99999999999h")  # beyond any date
+        assert (await client.http.get("/api/ps")).json()["models"][0]["expires_at"].startswith("2318")
         assert (await ask(client, "first", prompt="tar", raw=True, keep_alive=0))["done"]
         await client.wait(first="unloaded")
         await ask(client, "first")

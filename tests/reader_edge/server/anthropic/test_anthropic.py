@@ -24,7 +24,7 @@ from tests.reader_edge.server.anthropic_requests import (
     without_ids,
 )
 from tests.reader_edge.server.clients.test_client_types import TEMPLATE
-from tests.reader_edge.server.conftest import Served
+from tests.reader_edge.server.conftest import RequestLines, Served
 
 ANY = {"tools": [WEATHER], "tool_choice": {"type": "any"}, "max_tokens": 200}
 
@@ -37,6 +37,14 @@ def test_a_whole_answer_is_that_of_a_chat(served: Served) -> None:
     assert (message["type"], message["role"], message["model"]) == ("message", "assistant", "demo")
     assert (message["stop_reason"], message["stop_sequence"]) == ("max_tokens", None)
     assert message["usage"]["output_tokens"] == 24
+
+
+def test_draft_false_answers_plainly_and_with_the_same_text(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    lines = RequestLines(caplog)
+    repeating = {"messages": [{"role": "user", "content": "tar -czf archive.tar.gz\n" * 4}], "max_tokens": 60}
+    drafted, plain = (whole(served, **repeating, draft=draft) for draft in (True, False))
+    assert drafted["content"] == plain["content"]
+    assert [each["accepted_tokens"] > 0 for each in lines.fields] == [True, False]
 
 
 def test_usage_counts_what_was_cached_apart(served: Served) -> None:

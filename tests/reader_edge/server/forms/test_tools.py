@@ -169,6 +169,10 @@ def test_calls_and_what_tools_wrote_are_taken_as_messages(served: Served) -> Non
         ({"tools": [{"type": "function", "function": {"name": "x", "parameters": 5}}]}, "a JSON schema"),
         ({"tools": [], "tool_choice": "required"}, "but there are no 'tools': give some"),
         (
+            {"tools": [], "tool_choice": {"type": "function", "function": {"name": "x" * 10_000}}},
+            f"'tool_choice' is '{'x' * 79}, but there are no 'tools'",
+        ),
+        (
             {"tool_choice": "any"},
             "'tool_choice' is 'any', but must be 'none', 'auto', 'required', or one of the functions in 'tools'",
         ),

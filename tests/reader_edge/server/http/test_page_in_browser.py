@@ -53,10 +53,13 @@ HOSTILE = """Raw <b onclick="alert(1)">bold</b> <img src=x onerror=alert(1)> <sc
 <math><mtext><table><mglyph><style><!--</style><img title="--&gt;&lt;img src=1 onerror=alert(1)&gt;">
 """
 
+NESTED = {"quotes": ">" * 3000 + " end", "lists": "- " * 2000 + "end", "numbers": "1. " * 2000 + "end"}
+
 
 def script(text: str) -> str:
     question = text.rpartition("<|im_start|>user")[2]
-    return HOSTILE if "hostile" in question else MARKDOWN
+    nested = next((answer for name, answer in NESTED.items() if name in question), MARKDOWN)
+    return HOSTILE if "hostile" in question else nested
 
 
 @contextmanager
@@ -203,6 +206,15 @@ def test_hostile_text_makes_no_element_that_acts_loads_or_hides(tab: Tab) -> Non
     tab.page.reload()
     tab.wait(1)
     assert "<script>alert(1)</script>" in answer.inner_text()
+
+
+def test_text_that_nests_deeper_than_scripts_can_read_is_shown_and_the_page_goes_on(tab: Tab) -> None:
+    for number, name in enumerate(NESTED, start=1):
+        tab.send(name, number)
+        tab.expect(tab.page.locator(".answer").nth(number - 1)).to_contain_text("end")
+    tab.page.reload()
+    tab.send("Means?", len(NESTED) + 1)
+    assert tab.page.locator(".answer h1").inner_text() == "Means"
 
 
 def test_drafted_tokens_are_tinted_by_a_switch_within_the_markdown(tab: Tab) -> None:

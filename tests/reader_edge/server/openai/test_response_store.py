@@ -1,9 +1,12 @@
 """Responses that are kept, for clients that go on from one by its id."""
 
+import json
 from typing import Any
 
 import pytest
 
+from reader_edge.server.openai import response_store
+from reader_edge.server.openai.messages import MAX_ITEMS
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine
 from tests.reader_edge.server.conftest import Served
@@ -69,3 +72,30 @@ def test_a_server_that_keeps_none_names_the_option(served: Served) -> None:
     words = "No responses are kept here: start the server with `--keep-responses N`"
     assert_refused(served.post("/v1/responses", FIRST | {"previous_response_id": "resp_1"}), 400, words)
     assert_refused(served.get("/v1/responses/resp_1"), 400, words)
+
+
+def test_a_response_with_half_a_character_is_shown_as_it_was_given(keeping: Served) -> None:
+    body = json.dumps(FIRST | {"metadata": {"a": "\ud800"}}).encode()
+    given = keeping.request("POST", "/v1/responses", content=body, headers={"content-type": "application/json"}).json()
+    assert given["metadata"] == {"a": "\ud800"}
+    assert keeping.get(f"/v1/responses/{given['id']}").json() == given
+
+
+def test_what_is_kept_is_bounded_by_its_size_and_a_conversation_by_its_items(
+    keeping: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = {"type": "reasoning", "content": []}  # which no prompt shows, so that no context bounds it
+    many = FIRST | {"input": [silent] * (MAX_ITEMS - 9) + [{"role": "user", "content": "Hi"}]}
+    name = keeping.post("/v1/responses", many).json()["id"]
+    more = FIRST | {"input": [silent] * 9, "previous_response_id": name}
+    assert_refused(keeping.post("/v1/responses", more), 400, f"items, but at most {MAX_ITEMS} are read")
+    monkeypatch.setattr(response_store, "_MAX_CHARACTERS", 10_000)
+    last = keeping.post("/v1/responses", FIRST).json()["id"]
+    assert keeping.get(f"/v1/responses/{last}").status_code == 200
+    assert_refused(keeping.get(f"/v1/responses/{name}"), 404, "is not kept here")
+
+
+def test_who_speaks_as_anthropics_clients_is_refused_in_their_form(keeping: Served) -> None:
+    for method in ("GET", "DELETE"):
+        refused = keeping.request(method, "/v1/responses/resp_1", headers={"anthropic-version": "2023-06-01"})
+        assert (refused.status_code, refused.json()["type"]) == (404, "error")
