@@ -8,7 +8,7 @@
 
 namespace reader_edge::READER_EDGE_LANES {
 
-constexpr int kRaised = 128;
+constexpr int kUnsignedOffset = 128;
 constexpr int kBlockTile = 10, kUnpackedTile = 32;
 constexpr int kUnpackRows = 11;  // of nine rows, both ways take the same time
 

@@ -6,7 +6,7 @@
 
 namespace reader_edge::READER_EDGE_LANES {
 
-constexpr int kRaised = 0;
+constexpr int kUnsignedOffset = 0;
 constexpr int kRowTile = 2, kSumVectors = 2;
 constexpr int kBlockTile = 2, kUnpackedTile = 2, kCodeTile = 4, kUnpackRows = 17;
 constexpr bool kIsUnpackingDear = true;
@@ -24,7 +24,7 @@ inline __m256i widened_pairs(__m256i words) { return _mm256_madd_epi16(words, _m
 inline __m256i products(__m256i a, __m256i b) {
   return widened_pairs(_mm256_maddubs_epi16(_mm256_abs_epi8(b), _mm256_sign_epi8(a, b)));
 }
-inline void add_products(Ints& sum, Bytes a, Bytes b) {
+inline void add_dot_products(Ints& sum, Bytes a, Bytes b) {
   sum = sum + Ints{products(a.low, b.low), products(a.high, b.high)};
 }
 
@@ -34,7 +34,7 @@ inline __m256i all_products(__m256i a, __m256i b) {
                                           _mm256_srai_epi16(_mm256_slli_epi16(b, 8), 8));
   return _mm256_add_epi32(evens, _mm256_madd_epi16(_mm256_srai_epi16(a, 8), _mm256_srai_epi16(b, 8)));
 }
-inline void add_all_products(Ints& sum, Bytes a, Bytes b) {
+inline void add_full_range_dot_products(Ints& sum, Bytes a, Bytes b) {
   sum = sum + Ints{all_products(a.low, b.low), all_products(a.high, b.high)};
 }
 

@@ -7,8 +7,8 @@
 // Types. Floats, Ints: 16 of fp32, of int32. Bytes: 64, four to a lane of Ints. Doubles: 8 of fp64. Lanes: the first so
 // many of 16. BlockSums, CodeSums<bits>: sums of products, in the form that a set adds them up in.
 //
-// Constants. kRaised: what is added to a byte that products take first, 128 where instructions take it unsigned, else 0.
-// How many rows share each read of a weight, as registers hold their sums: kRowTile (with kSumVectors vectors of weights
+// Constants. kUnsignedOffset: what is added to a byte that products take first, 128 where instructions take it unsigned, else
+// 0. Rows that share each read of a weight, as registers hold their sums: kRowTile (with kSumVectors vectors of weights
 // at a time, of four), kBlockTile, kUnpackedTile, kCodeTile, kScoreTile (with 32 keys), kWeightTile. kKeyTile: keys whose
 // scores are in registers together; kValueTile: vectors of values, with sums of four rows, or of kWeightTile.
 // kStateVectors: of a recurrent state's columns, that are walked together.
@@ -56,8 +56,8 @@
 //             even_words(x), odd_words(x)          bytes at such places, with their signs, as Ints of two each (kernels/no_dot)
 //             raised(x)                  signed bytes as products take them first; lowered(x): those raised by 128
 //             + - multiplied_words(a, b), all_words(number), twice_in_words(ints): of 16 bits
-// Products    add_products(sum, a, b)    four bytes to a lane: a raised, of more than -128, b signed
-//             add_all_products(sum, a, b)          the same of any a
+// Products    add_dot_products(sum, a, b)          four bytes to a lane: a raised, of more than -128, b signed
+//             add_full_range_dot_products(sum, a, b)    the same of any a
 //             quarter_sums(x[4])         sums of four lanes each: vector v, quarter q to lane 4 v + q
 //             paired(a, b)               16 bits each of two Ints, side by side; add_pairs(sum, a, b): pairs' products
 // BlockSums   order_block(p, start)      of 32 bytes, each eight's even places first; their sum times -8, and what to

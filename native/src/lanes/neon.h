@@ -11,10 +11,10 @@ inline int16x8_t pair_sums(int8x16_t a, int8x16_t b) {
   return vpaddq_s16(vmull_s8(vget_low_s8(a), vget_low_s8(b)), vmull_high_s8(a, b));
 }
 
-inline void add_products(Ints& sum, Bytes a, Bytes b) {
+inline void add_dot_products(Ints& sum, Bytes a, Bytes b) {
   sum = each<Ints>([&](int i) { return vpadalq_s16(sum.v[i], pair_sums(a.v[i], b.v[i])); });
 }
-inline void add_all_products(Ints& sum, Bytes a, Bytes b) {
+inline void add_full_range_dot_products(Ints& sum, Bytes a, Bytes b) {
   sum = each<Ints>([&](int i) {
     const int32x4_t low = vpaddlq_s16(vmull_s8(vget_low_s8(a.v[i]), vget_low_s8(b.v[i])));
     return vaddq_s32(sum.v[i], vpaddq_s32(low, vpaddlq_s16(vmull_high_s8(a.v[i], b.v[i]))));
@@ -44,7 +44,7 @@ template <std::size_t kBits>
 class CodeSums {
  public:
   void start(std::int32_t start) { sums_ = all(start); }
-  void add(Bytes codes, const std::int8_t* four) { add_products(sums_, in_all_lanes(four), codes); }
+  void add(Bytes codes, const std::int8_t* four) { add_dot_products(sums_, in_all_lanes(four), codes); }
   Ints total() const { return sums_; }
 
  private:

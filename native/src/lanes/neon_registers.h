@@ -9,7 +9,7 @@
 
 namespace reader_edge::READER_EDGE_LANES {
 
-constexpr int kRaised = 0;
+constexpr int kUnsignedOffset = 0;
 constexpr int kRowTile = 6, kSumVectors = 1;
 constexpr int kBlockTile = 2, kUnpackedTile = 3, kCodeTile = 4, kUnpackRows = 9;
 constexpr int kScoreTile = 1, kWeightTile = 2;

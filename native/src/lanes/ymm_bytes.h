@@ -51,8 +51,8 @@ inline Bytes other_sign(Bytes x) {
   const __m256i sign = _mm256_set1_epi8(-128);
   return {_mm256_xor_si256(x.low, sign), _mm256_xor_si256(x.high, sign)};
 }
-inline Bytes raised(Bytes x) { return kRaised == 0 ? x : other_sign(x); }
-inline Bytes lowered(Bytes x) { return kRaised == 0 ? other_sign(x) : x; }
+inline Bytes raised(Bytes x) { return kUnsignedOffset == 0 ? x : other_sign(x); }
+inline Bytes lowered(Bytes x) { return kUnsignedOffset == 0 ? other_sign(x) : x; }
 inline Bytes operator+(Bytes a, Bytes b) { return {_mm256_add_epi16(a.low, b.low), _mm256_add_epi16(a.high, b.high)}; }
 inline Bytes operator-(Bytes a, Bytes b) { return {_mm256_sub_epi16(a.low, b.low), _mm256_sub_epi16(a.high, b.high)}; }
 inline Bytes multiplied_words(Bytes a, Bytes b) {

@@ -42,17 +42,21 @@ inline void interleave(Bytes (&x)[4]) {
 }
 
 #ifdef READER_EDGE_EMULATED
-inline void add_products(Ints& sum, Bytes a, Bytes b) { sum.v = _mm512_dpbusd_epi32(sum.v, a.v, b.v); }
-inline void add_products(Ints& sum, Bytes a, const std::int8_t* four) { add_products(sum, a, in_all_lanes(four)); }
+inline void add_dot_products(Ints& sum, Bytes a, Bytes b) { sum.v = _mm512_dpbusd_epi32(sum.v, a.v, b.v); }
+inline void add_dot_products(Ints& sum, Bytes a, const std::int8_t* four) {
+  add_dot_products(sum, a, in_all_lanes(four));
+}
 #else
 // The instruction itself: GCC 12 keeps too many copies of the sums when it is an intrinsic.
-inline void add_products(Ints& sum, Bytes a, Bytes b) { asm("vpdpbusd %2, %1, %0" : "+v"(sum.v) : "v"(a.v), "v"(b.v)); }
+inline void add_dot_products(Ints& sum, Bytes a, Bytes b) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(sum.v) : "v"(a.v), "v"(b.v));
+}
 // Four bytes are read in every lane.
-inline void add_products(Ints& sum, Bytes a, const std::int8_t* four) {
+inline void add_dot_products(Ints& sum, Bytes a, const std::int8_t* four) {
   asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum.v) : "v"(a.v), "m"(*reinterpret_cast<const std::int32_t*>(four)));
 }
 #endif
-inline void add_all_products(Ints& sum, Bytes a, Bytes b) { add_products(sum, a, b); }
+inline void add_full_range_dot_products(Ints& sum, Bytes a, Bytes b) { add_dot_products(sum, a, b); }
 
 inline Ints quarter_sums(const Ints (&x)[4]) {
   const __m512i a = x[0].v, b = x[1].v, c = x[2].v, d = x[3].v;
@@ -80,7 +84,7 @@ inline std::int32_t order_block(std::int8_t* block, std::int32_t& start) {
 }
 
 inline BlockSums block_start(std::int32_t start) { return all(start); }
-inline void add_codes(BlockSums& sums, Bytes codes, Bytes four) { add_products(sums, codes, four); }
+inline void add_codes(BlockSums& sums, Bytes codes, Bytes four) { add_dot_products(sums, codes, four); }
 // A block's sum fits 16 bits, so that one more instruction, which multiplies those, scales it and adds it.
 inline void add_scaled(Ints& total, BlockSums sums, Ints scales) {
   add_pairs(total, sums, {_mm512_and_si512(scales.v, _mm512_set1_epi32(0xffff))});
@@ -90,7 +94,7 @@ template <std::size_t kBits>
 class CodeSums {
  public:
   void start(std::int32_t start) { sums_ = all(start); }
-  void add(Bytes codes, const std::int8_t* four) { add_products(sums_, codes, four); }
+  void add(Bytes codes, const std::int8_t* four) { add_dot_products(sums_, codes, four); }
   Ints total() const { return sums_; }
 
  private:

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::int64_t kTileQueries = kTileRows / 2, kBothQueries = 2 * kTileQueries;
 constexpr std::int64_t kSumStride = kGroups * kVector;
-static_assert(kSumStride == kGroupBytes && kRaised == 128);
+static_assert(kSumStride == kGroupBytes && kUnsignedOffset == 128);
 
 struct Tile {
   alignas(kVector) std::int8_t keys[kMostHeadSize / 4][kGroups][kVector];

@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::int64_t kTileQueries = kTileRows / 2;
 constexpr std::int64_t kStepRows = kTileBytes, kStepQuads = kStepRows / 4;  // of values
-static_assert(kVectors == 4 && kRaised == 128);
+static_assert(kVectors == 4 && kUnsignedOffset == 128);
 
 struct Sums {
   alignas(kVector) std::int32_t rows[kTileRows][kVectors][kKeys];

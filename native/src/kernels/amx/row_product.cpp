@@ -16,7 +16,7 @@ constexpr PackedLayout kLayout{kPanelOutputs, 4, kStepInputs};
 constexpr std::size_t kLeastTileRows = 4;       // of bytes: fewer wait for memory either way, and vectors wait less
 constexpr std::size_t kLeastAhead = 16 * 1024;  // weights are fetched this many bytes early, or a block of them
 constexpr std::size_t kUnrolled = 4;            // groups of four inputs
-static_assert(kPanelVectors == 2 && kRaised == 128);
+static_assert(kPanelVectors == 2 && kUnsignedOffset == 128);
 
 // What is multiplied: rows of `planes` rows of bytes each, and a block of the weight.
 struct Block {
@@ -60,8 +60,8 @@ template <std::size_t kByteRows>
 #pragma GCC unroll 3
       for (std::size_t m = 0; m < kByteRows; ++m) {
         const Bytes bytes = values.four(m, four * 4);
-        add_products(sums[m][0], bytes, w0);
-        add_products(sums[m][1], bytes, w1);
+        add_dot_products(sums[m][0], bytes, w0);
+        add_dot_products(sums[m][1], bytes, w1);
       }
     }
     values.advance(kUnrolled * 4);

@@ -19,10 +19,10 @@ struct Tile {
 
 // A plane's bytes of a query times keys. Keys may hold any bytes, the first plane of a query no -128.
 inline void add_plane(Ints& sum, int plane, Bytes keys, Bytes query) {
-  if (kRaised == 0 && plane == 0) {
-    add_products(sum, query, keys);
+  if (kUnsignedOffset == 0 && plane == 0) {
+    add_dot_products(sum, query, keys);
   } else {
-    add_all_products(sum, keys, query);
+    add_full_range_dot_products(sum, keys, query);
   }
 }
 
@@ -34,7 +34,9 @@ void score_block(const Tile& tile, std::int64_t head_size, const QueryRows& rows
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 2
-    for (int p = 0; p < 2; ++p) sums[r][p][0] = sums[r][p][1] = all(-kRaised * rows.plane_sums[(row + r) * 2 + p]);
+    for (int p = 0; p < 2; ++p) {
+      sums[r][p][0] = sums[r][p][1] = all(-kUnsignedOffset * rows.plane_sums[(row + r) * 2 + p]);
+    }
   }
   const std::int8_t* const planes = rows.planes + row * 2 * rows.plane_bytes;
   for (std::int64_t i = 0; i < head_size / 4; ++i) {

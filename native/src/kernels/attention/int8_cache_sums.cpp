@@ -34,13 +34,13 @@ void sum_vectors(const std::int8_t* weights, const std::int8_t* values, std::int
     for (int r = 0; r < kRows; ++r) {
       const Bytes high = in_all_lanes(weights + r * 2 * kValueRows);
 #pragma GCC unroll 4
-      for (int v = 0; v < kValueTile; ++v) add_products(sum[r][0][v], high, value[v]);
+      for (int v = 0; v < kValueTile; ++v) add_dot_products(sum[r][0][v], high, value[v]);
       const Bytes low = in_all_lanes(weights + (r * 2 + 1) * kValueRows);
 #pragma GCC unroll 4
-      for (int v = 0; v < kValueTile; ++v) add_all_products(sum[r][1][v], low, value[v]);
+      for (int v = 0; v < kValueTile; ++v) add_full_range_dot_products(sum[r][1][v], low, value[v]);
     }
-    if constexpr (kRaised == 0) {
-      for (int v = 0; v < kValueTile; ++v) add_products(value_sums[v], all_bytes(1), value[v]);
+    if constexpr (kUnsignedOffset == 0) {
+      for (int v = 0; v < kValueTile; ++v) add_dot_products(value_sums[v], all_bytes(1), value[v]);
     }
   }
 #pragma GCC unroll 3
@@ -48,7 +48,7 @@ void sum_vectors(const std::int8_t* weights, const std::int8_t* values, std::int
 #pragma GCC unroll 4
     for (int v = 0; v < kValueTile; ++v) {
       Ints both = shifted_left<8>(sum[r][0][v]) + sum[r][1][v];
-      if constexpr (kRaised == 0) both = both + shifted_left<7>(value_sums[v]);  // 128 was taken from the lower bytes
+      if constexpr (kUnsignedOffset == 0) both = both + shifted_left<7>(value_sums[v]);  // 128 off the low bytes
       add_widened(both, sums + r * stride + v * kKeys);
     }
   }

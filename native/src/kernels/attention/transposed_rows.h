@@ -75,7 +75,7 @@ inline void split_weights(const float* weights, std::int64_t count, Floats facto
   for (std::int64_t j = 0; j < count; j += kKeys) {
     const Ints steps = rounded(load(weights + j) * factor);
     store_low_bytes(high + j, shifted_right<8>(steps));
-    store_low_bytes(low + j, steps - all(128 - kRaised));
+    store_low_bytes(low + j, steps - all(128 - kUnsignedOffset));
   }
 }
 

@@ -17,7 +17,7 @@ constexpr std::size_t kMostPairs = 3;  // registers hold their sums
 constexpr std::size_t kChunk = kLayout.outputs * kLayout.inputs;
 constexpr std::size_t kStepChunks = kLayout.depth / kLayout.inputs, kStepLines = kStepChunks * kChunk / kVector;
 constexpr std::size_t kLeastAhead = 16 * 1024;  // weights are fetched this many bytes early, or a block of them
-static_assert(kChunk == 2 * kVector && kRaised == 0);
+static_assert(kChunk == 2 * kVector && kUnsignedOffset == 0);
 
 // A block of the weight, and where its products go. ahead: weights to come.
 struct Block {

@@ -13,7 +13,7 @@ namespace reader_edge::READER_EDGE_LANES {
 namespace {
 
 constexpr int kRowsTogether = 4;  // their sums are in registers
-static_assert(kRaised == 0, "bytes of keys have their sign");
+static_assert(kUnsignedOffset == 0, "bytes of keys have their sign");
 
 // Components of 16 keys, a pair to a lane: those at even places of each four, then those at odd ones.
 using Pairs = std::int32_t[kMostHeadSize / 2][kKeys];

@@ -61,7 +61,7 @@ std::int32_t order_blocks(std::int8_t* values, std::size_t num_blocks, std::int3
   for (std::size_t block = 0; block < num_blocks; ++block) {
     sum += order_block(values + block * kBlockInputs, starts[block]);
   }
-  return sum * (kRaised / 8);
+  return sum * (kUnsignedOffset / 8);
 }
 
 void multiply_panels(const BlockRows& rows, const BlockWeight& weight, std::size_t first, std::size_t last,

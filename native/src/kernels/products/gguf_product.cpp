@@ -231,7 +231,7 @@ void multiply_unpacked(const GgufRows& rows, const GgufWeight& weight, const std
 }
 
 void round_blocks(const float* row, const GgufType& type, const GgufRows& rows, std::size_t index) {
-  const int zero = type.bits == 8 ? type.zero - 128 + kRaised : type.zero;
+  const int zero = type.bits == 8 ? type.zero - 128 + kUnsignedOffset : type.zero;
   for (std::size_t block = 0; block < rows.num_blocks; ++block, row += type.block_inputs) {
     Floats magnitudes = all(0.0f);
     for (std::size_t k = 0; k < type.block_inputs; k += kLanes) magnitudes = max(magnitudes, magnitude(load(row + k)));

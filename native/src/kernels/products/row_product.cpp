@@ -51,9 +51,9 @@ template <int kByteRows, int kPlanes, std::size_t kFetched>
 #pragma GCC unroll 4
       for (int v = 0; v < kSumVectors; ++v) {
         if (m % kPlanes == 0) {
-          add_products(sums[m][vector + v], values, weights[v]);
+          add_dot_products(sums[m][vector + v], values, weights[v]);
         } else {
-          add_all_products(sums[m][vector + v], values, weights[v]);
+          add_full_range_dot_products(sums[m][vector + v], values, weights[v]);
         }
       }
     }
@@ -98,8 +98,8 @@ void multiply_block(const QuantizedRows& rows, const PackedWeight& weight, std::
                     float* output) {
   const std::size_t begin = index * kLayout.outputs;
   const Lanes outputs = first_lanes(weight.num_outputs() - begin);
-  const Ints corrections = kRaised == 0 ? all(0) : shifted_left<7>(load(weight.sums(index)));
-  static_assert(kRaised == 0 || kRaised == 1 << 7);
+  const Ints corrections = kUnsignedOffset == 0 ? all(0) : shifted_left<7>(load(weight.sums(index)));
+  static_assert(kUnsignedOffset == 0 || kUnsignedOffset == 1 << 7);
   Block block{weight.block(index), weight.block(index) + std::max(weight.block_bytes(), kLeastAhead),
               weight.num_chunks(), load(scales + begin, outputs), corrections, outputs};
   // Tiles of equal height, or nearly so. Together they fetch as much of a later block as they read of this one, so that

@@ -29,8 +29,8 @@ void multiply_rows(const BlockRows& rows, std::size_t row, const Slice& slice, c
 #pragma GCC unroll 12
       for (std::size_t m = 0; m < kRows; ++m) {
         const Bytes bytes = values.four(m, four * 4);
-        add_products(sums[m][0], w0, bytes);
-        add_products(sums[m][1], w1, bytes);
+        add_dot_products(sums[m][0], w0, bytes);
+        add_dot_products(sums[m][1], w1, bytes);
       }
     }
     values.advance(kBlockInputs);

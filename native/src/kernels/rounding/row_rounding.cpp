@@ -28,7 +28,7 @@ float quantize(const float* row, std::size_t num_inputs, std::uint8_t* values, s
   for (std::size_t k = 0; k < stride; k += kLanes) {
     const Lanes lanes = lanes_left(num_inputs, k);
     const Floats value = load(row + k, lanes) / all(scale);
-    store_bytes_of(rounded(min(max(value, all(-128.0f)), all(127.0f))), lanes, kRaised, values + k);
+    store_bytes_of(rounded(min(max(value, all(-128.0f)), all(127.0f))), lanes, kUnsignedOffset, values + k);
   }
   return scale;
 }
@@ -60,7 +60,7 @@ float round_16(const float* row, float largest, std::size_t num_inputs, Byte* hi
 
 }  // namespace
 
-extern const RowRounding row_rounding{quantize, round<0, std::int8_t>, round<kRaised, std::uint8_t>,
-                                      round_16<0, std::int8_t>, round_16<kRaised, std::uint8_t>};
+extern const RowRounding row_rounding{quantize, round<0, std::int8_t>, round<kUnsignedOffset, std::uint8_t>,
+                                      round_16<0, std::int8_t>, round_16<kUnsignedOffset, std::uint8_t>};
 
 }  // namespace reader_edge::READER_EDGE_LANES
