@@ -1,3 +1,4 @@
+// Rounds keys and values to bytes for an int8 KV cache, each row with its largest magnitude behind it.
 #include "cache/cache_rows.h"
 
 #include <algorithm>

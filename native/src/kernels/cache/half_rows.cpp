@@ -1,3 +1,4 @@
+// Rounds keys and values to fp16 for the KV cache; what is too large becomes the largest number of fp16.
 #include "cache/half_rows.h"
 
 #include "lanes/lanes.h"

@@ -1,3 +1,4 @@
+// The rotary embedding of one head.
 #include "fusion/rotary_heads.h"
 #include "lanes/lanes.h"
 

@@ -1,3 +1,4 @@
+// SwiGLU of a row: a SiLU-activated gate times what it gates.
 #include "fusion/swiglu.h"
 #include "lanes/exponential.h"
 
