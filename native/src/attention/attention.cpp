@@ -10,7 +10,8 @@ namespace reader_edge {
 namespace {
 
 constexpr std::int64_t kRowStep = 16;  // tasks of a head have as many rows as each other, but for a rest
-constexpr float kMasked = -1e29f;      // a masked score's exponential is zero
+constexpr std::int64_t kColumnStep = 64;
+constexpr float kMasked = -1e29f;  // a masked score's exponential is zero
 
 std::int64_t divided_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
 
@@ -33,16 +34,37 @@ bool is_repeated(const AttentionShape& s, const float* query, const float* mask,
   return true;
 }
 
-SequencePart part_of(const AttentionShape& s, const float* query, const float* mask) {
-  SequencePart part{s.visible, 0, s.nodes};
-  while (part.nodes > 1 && is_repeated(s, query, mask, part.nodes - 1)) --part.nodes;
-  for (std::int64_t node = 0; node < part.nodes; ++node, mask += s.visible) {
-    part.first = kernels().attention.zeros_before(mask, part.first);
-    std::int64_t end = s.visible;
-    while (end > 0 && mask[end - 1] <= kMasked) --end;
-    part.last = std::max(part.last, end == 0 ? s.visible : end);  // a node that sees nothing sees every column alike
+// How many of the first `count` columns are masked, in whole steps.
+std::int64_t masked_before(const float* mask, std::int64_t count) {
+  std::int64_t j = 0;
+  for (; j + kColumnStep <= count; j += kColumnStep) {
+    std::int32_t is_seen = 0;  // no bool, with which compilers make no vectors of it
+    for (std::int64_t i = 0; i < kColumnStep; ++i) is_seen |= mask[j + i] <= kMasked ? 0 : 1;
+    if (is_seen != 0) break;
   }
+  return j;
+}
+
+SequencePart part_of(const AttentionShape& s, const float* query, const float* mask) {
+  SequencePart part{s.visible, s.visible, 0, s.nodes};
+  while (part.nodes > 1 && is_repeated(s, query, mask, part.nodes - 1)) --part.nodes;
+  for (std::int64_t node = 0; node < part.nodes; ++node) {
+    const float* const row = mask + node * s.visible;
+    std::int64_t end = s.visible;
+    while (end > 0 && row[end - 1] <= kMasked) --end;
+    part.last = std::max(part.last, end == 0 ? s.visible : end);  // a node that sees nothing sees every column alike
+    part.begin = masked_before(row, end == 0 ? 0 : part.begin);
+  }
+  for (std::int64_t node = 0; node < part.nodes; ++node) {
+    const float* const row = mask + node * s.visible + part.begin;
+    part.first = kernels().attention.zeros_before(row, std::min(part.first, s.visible - part.begin));
+  }
+  part.last -= part.begin;
   return part;
+}
+
+KvRows rows_behind(const KvRows& rows, std::int64_t offset) {
+  return rows.floats ? KvRows{rows.floats + offset, nullptr} : KvRows{nullptr, rows.halves + offset};
 }
 
 }  // namespace
@@ -79,7 +101,10 @@ void attend(const AttentionShape& s, const AttentionTensors& tensors, const std:
                tensors.output + (s.has_merged_heads ? merged : begin) + node * node_size,
                static_cast<std::int32_t>(node * s.visible), sink_of(tensors.sinks, query_head % s.query_heads)};
   }
-  kernels().attention.attend(s, tensors, part, has_integers, head, rows, count);
+  const std::int64_t offset = part.begin * s.head_size;
+  const AttentionTensors seen{tensors.query, rows_behind(tensors.keys, offset), rows_behind(tensors.values, offset),
+                              tensors.mask + part.begin, tensors.sinks, tensors.output};
+  kernels().attention.attend(s, seen, part, has_integers, head, rows, count);
   for (std::int64_t r = 0; r < count; ++r) {
     if ((first + r) % part.nodes != part.nodes - 1) continue;
     for (std::int64_t copy = 1; copy <= s.nodes - part.nodes; ++copy) {

@@ -29,11 +29,12 @@ struct AttentionTensors {
   float* output;       // (B, Hq, N, D), or (B, N, Hq * D)
 };
 
-// What counts of a sequence: its mask says nothing before column `first`, and nothing is visible from `last` on. Nodes
-// from `nodes` on repeat the one before them, as padding does, and get its output. Rows of a KV head: its group's queries
-// of the others, G * nodes of them.
+// What counts of a sequence. Columns before `begin` are masked for every node, as those before a window are. Counted from
+// there, the mask says nothing before column `first`, and nothing is visible from `last` on. Nodes from `nodes` on repeat
+// the one before them, as padding does, and get its output. Rows of a KV head: its group's queries of the others,
+// G * nodes of them.
 struct SequencePart {
-  std::int64_t first, last, nodes;
+  std::int64_t begin, first, last, nodes;
 };
 
 // A query row: where it lies, where its output goes, where its node's row begins in its sequence's mask, and the score of

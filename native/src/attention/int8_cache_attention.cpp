@@ -47,9 +47,9 @@ void Int8CacheAttentionBase::compute(KernelCall& call) const {
   const float* const sinks = has_sinks_ ? sinks_of(call, 6, shape.query_heads) : nullptr;
   const Int8CacheCall tensors{shape,       rotation_, unit_, query.data, keys.data,
                               values.data, mask.data, sinks, output,     parts_of_sequences(shape, query.data, mask.data)};
-  const std::int64_t num_tasks = tensors.num_tasks();
-  const std::int64_t run = std::max((shape.visible / kRuns / kRunRows + 1) * kRunRows, kLeastRun);
-  const bool is_cut = num_tasks < kEnoughTasks && shape.visible >= 2 * kLeastRun &&
+  const std::int64_t num_tasks = tensors.num_tasks(), seen = tensors.most_seen();
+  const std::int64_t run = std::max((seen / kRuns / kRunRows + 1) * kRunRows, kLeastRun);
+  const bool is_cut = num_tasks < kEnoughTasks && seen >= 2 * kLeastRun &&
                       num_tasks * tensors.rows_of_task() * tensors.score_stride() <= kMostScores;
   if (is_cut) {
     const auto on_all_threads = [&](std::size_t count, const auto& work) { call.parallel_for(count, work); };
@@ -60,7 +60,7 @@ void Int8CacheAttentionBase::compute(KernelCall& call) const {
     for (std::size_t i = 0; i < count; ++i) work(i);
   };
   call.parallel_for(static_cast<std::size_t>(num_tasks), [&](std::size_t task) {
-    attend_tasks(tensors, static_cast<std::int64_t>(task), 1, (shape.visible / kRunRows + 1) * kRunRows, in_turn);
+    attend_tasks(tensors, static_cast<std::int64_t>(task), 1, (seen / kRunRows + 1) * kRunRows, in_turn);
   });
 }
 

@@ -74,7 +74,7 @@ void round_query(const Int8CacheCall& call, const float* query, const QueryRows&
 class Tasks {
  public:
   Tasks(const Int8CacheCall& call, std::int64_t first, std::int64_t num_tasks, std::int64_t run_size)
-      : call_(call), run_size_(run_size), num_runs_(divided_up(call.shape.visible, run_size)) {
+      : call_(call), run_size_(run_size), num_runs_(divided_up(call.most_seen(), run_size)) {
     static thread_local Scratch kept_planes;
     static thread_local Scratch kept_scores;
     static thread_local Scratch kept_sums;
@@ -172,7 +172,7 @@ class Tasks {
     const std::int64_t first = std::min(index % call_.tasks_of_head() * call_.rows_of_task(), num_rows);
     const std::int64_t count = std::min(call_.rows_of_task(), num_rows - first);
     task.num_visible = count == 0 ? 0 : part.last;
-    task.mask = {call_.mask + sequence * s.nodes * s.visible, part.nodes, s.visible, part.first};
+    task.mask = {call_.mask + sequence * s.nodes * s.visible + part.begin, part.nodes, s.visible, part.first};
     task.rows = {first, count, plane_bytes, call_.score_stride(), planes, task.plane_sums, task.factors, scores};
     std::fill_n(task.sinks, kMostQueryRows, 0.0f);
     for (std::int64_t row = 0; row < count; ++row) {
@@ -199,12 +199,18 @@ class Tasks {
 std::int64_t Int8CacheCall::tasks_of_head() const { return divided_up(group_size() * shape.nodes, kMostQueryRows); }
 std::int64_t Int8CacheCall::rows_of_task() const { return divided_up(group_size() * shape.nodes, tasks_of_head()); }
 
+std::int64_t Int8CacheCall::most_seen() const {
+  std::int64_t most = 0;
+  for (const SequencePart& part : parts) most = std::max(most, part.last);
+  return most;
+}
+
 std::int64_t Int8CacheCall::score_stride() const {
-  return (divided_up(shape.visible, kVectorFloats) + 1) * kVectorFloats;  // no multiple of pages: rows would evict rows
+  return (divided_up(most_seen(), kVectorFloats) + 1) * kVectorFloats;  // no multiple of pages: rows would evict rows
 }
 
 CacheHead Int8CacheCall::cache_head(const std::int8_t* rows, std::int64_t head) const {
-  return {rows + head * shape.capacity * (shape.head_size + kMagnitudeBytes), shape.head_size};
+  return {rows + (head * shape.capacity + part_of(head).begin) * (shape.head_size + kMagnitudeBytes), shape.head_size};
 }
 
 const float* Int8CacheCall::query_of(std::int64_t head, std::int64_t row) const {

@@ -28,6 +28,7 @@ struct Int8CacheCall {
   std::int64_t tasks_of_head() const;  // at most
   std::int64_t rows_of_task() const;   // at most
   std::int64_t num_tasks() const { return shape.batch * shape.kv_heads * tasks_of_head(); }
+  std::int64_t most_seen() const;      // columns of a sequence, from its part's begin on
   std::int64_t score_stride() const;
   CacheHead cache_head(const std::int8_t* rows, std::int64_t head) const;
   const float* query_of(std::int64_t head, std::int64_t row) const;

@@ -98,11 +98,13 @@ def _windowed(mask: Float32Array, positions: Int64Array, lengths: Sequence[int],
 
     positions: int64 (B, nodes with rows), of which the mask is about the last ones.
     """
-    windowed = mask.copy()
+    windowed = np.empty_like(mask)
+    windowed.fill(MASKED)
     num_nodes, num_written = mask.shape[2], positions.shape[1]
     for b, length in enumerate(lengths):
-        key_positions = np.arange(mask.shape[-1])
-        key_positions[length : length + num_written] = positions[b]
-        own_positions = positions[b, num_written - num_nodes :, None]
-        windowed[b, 0][own_positions - key_positions >= sliding_window] = MASKED
+        own_positions = positions[b, num_written - num_nodes :]
+        for node, first in enumerate(np.clip(own_positions + 1 - sliding_window, 0, length).tolist()):
+            windowed[b, 0, node, first:] = mask[b, 0, node, first:]
+        of_tree = windowed[b, 0, :, length : length + num_written]
+        of_tree[own_positions[:, None] - positions[b] >= sliding_window] = MASKED
     return windowed

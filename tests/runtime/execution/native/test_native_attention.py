@@ -97,6 +97,33 @@ def test_runs_of_a_long_past_keep_the_bits_in_a_ragged_batch(num_nodes: int, kin
 
 
 @pytest.mark.parametrize("kind", FORMS, ids=str)
+@pytest.mark.parametrize("has_sinks", [False, True])
+def test_a_window_keeps_the_bits_and_nothing_before_it_is_read(
+    kind: Attention, has_sinks: bool, tmp_path: Path
+) -> None:
+    """Of two texts, in whole steps of 64 rows; but where one node sees nothing, all rows count alike."""
+    attention = Operator(tmp_path, *build_attention(64, 2, 3, has_sinks), kind)
+    rng = np.random.default_rng(5)
+    for num_nodes, windows in ((1, (8, 128)), (5, (130, 600)), (17, (1024, 3))):
+        feeds = [attention_feed(rng, 1500, num_nodes, 2, 3, 64) for _ in windows]
+        for feed, window in zip(feeds, windows, strict=True):
+            for node in range(num_nodes):
+                feed["mask"][0, 0, node, : max(0, 1501 + node - window)] = MASKED
+        feed = {name: np.concatenate([each[name] for each in feeds]) for name in feeds[0]}
+        feed |= {"sinks": rng.standard_normal(6, np.float32)} if has_sinks else {}
+        cached = cached_feed(feed, kind)
+        output = attention.check(**cached)[0]
+        spoilt = {name: cached[name].copy() for name in ("past_key", "past_value")}
+        for rows in spoilt.values():
+            for b, window in enumerate(windows):
+                rows[b, :, : (1501 - window) // 64 * 64] = 127 if kind == INT8_CACHE else np.nan
+        unread = attention.run_native(cached | spoilt)[0]
+        np.testing.assert_array_equal(unread.view(np.uint8), output.view(np.uint8))
+        feed["mask"][0, 0, 0] = MASKED
+        attention.check(**cached_feed(feed, kind))
+
+
+@pytest.mark.parametrize("kind", FORMS, ids=str)
 @pytest.mark.parametrize("past", [0, 40, 600])
 @pytest.mark.parametrize(("head_size", "group_size"), [(64, 8), (64, 1), (80, 3)])
 def test_sinks_keep_the_bits(head_size: int, group_size: int, past: int, kind: Attention, tmp_path: Path) -> None:
