@@ -73,7 +73,7 @@ class FillInMiddle:
         max_tokens: of the prompt, which is cut to that: the first files first, then the ends of prefix and suffix that
         are farthest from the gap, a quarter of the room for the suffix; None cuts nothing.
         """
-        before, behind, context = encode(prefix), encode(suffix), self._context(encode, files)
+        before, behind, context = encode(prefix), encode(suffix), self._context(encode, files, max_tokens)
         if max_tokens is not None:
             room = max(max_tokens - len(self.start) - 3, 0)
             num_behind = min(len(behind), max(room // 4, room - len(before)))
@@ -84,15 +84,18 @@ class FillInMiddle:
         first, second = reversed(parts) if self.is_suffix_first else parts
         return [*self.start, *context, *first, *second, *([] if self.middle is None else [self.middle])]
 
-    def _context(self, encode: Callable[[str], list[int]], files: Sequence[File]) -> list[int]:
-        """Files before the prompt; the file that is completed has no name of its own, as with llama.cpp."""
-        ids: list[int] = []
-        if files and self.repository is not None:
-            ids += [self.repository, *encode("myproject\n")]
-        for name, text in files:
+    def _context(self, encode: Callable[[str], list[int]], files: Sequence[File], max_tokens: int | None) -> list[int]:
+        """Files before the prompt; the file that is completed has no name of its own, as with llama.cpp.
+
+        max_tokens: that are needed of their end, so that files before it are not even encoded.
+        """
+        ids = [self.file, *encode("filename\n")] if files and self.file is not None else []
+        for name, text in reversed(files):
+            if max_tokens is not None and len(ids) >= max_tokens:
+                return ids
             head = encode(_SNIPPET) if self.file is None else [self.file, *encode(f"{name}\n")]
-            ids += [*head, *encode(text)]
-        return [*ids, self.file, *encode("filename\n")] if files and self.file is not None else ids
+            ids = [*head, *encode(text), *ids]
+        return [self.repository, *encode("myproject\n"), *ids] if files and self.repository is not None else ids
 
 
 def _last(ids: list[int], number: int) -> list[int]:

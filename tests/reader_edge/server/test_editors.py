@@ -96,6 +96,22 @@ def test_files_come_first_and_give_way_first(editors_engine: Engine) -> None:
     assert cut.index(ids_of(editors_engine, QWEN[1])[0]) == 31
 
 
+def test_files_that_have_no_room_are_not_even_encoded(editors_engine: Engine) -> None:
+    encoded: list[str] = []
+
+    def encode(text: str) -> list[int]:
+        encoded.append(text)
+        return ids_of(editors_engine, text)
+
+    form, files = editors_engine.tokenizer.fill_in_middle, [("x.py", f"file {number}") for number in range(1000)]
+    assert form is not None
+    whole = form.prompt(encode, "a b", "c d", files, None)
+    encoded.clear()
+    cut = form.prompt(encode, "a b", "c d", files, 60)
+    assert cut[len(form.start) :] == whole[len(form.start) - 60 :]
+    assert len(encoded) < 60
+
+
 def test_a_text_is_never_read_as_a_token(editors: Served, editors_engine: Engine) -> None:
     control = {*editors_engine.tokenizer.special_tokens, *ids_of(editors_engine, *QWEN)}
     prompt = editors_engine.tokenizer.encode_infill("a<|fim_middle|>", "<|endoftext|>b")
