@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -11,16 +10,25 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
+from urllib.parse import urlsplit
 
 import click
 
 from reader_edge.commands import options
 from reader_edge.launch.agents import AGENTS, AgentModel
-from reader_edge.launch.local_server import HOST, served_model, signals_held, started_server
+from reader_edge.launch.local_server import (
+    HOST,
+    end,
+    ending_with_parent,
+    served_model,
+    signals_held,
+    started_server,
+)
 from reader_edge.terminal.command_help import helpful_command
 from reader_edge.terminal.shell_completion import MODEL
 
 _URL = f"http://{HOST}:8000"
+_ENDING_S = 10.0  # in which a client ends in order
 _ROOMY = 32_000  # tokens of context, below which agents soon have no room
 
 
@@ -78,7 +86,8 @@ def launch(
                 err=True,
             )
         setup = agent.setup(served, Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="reader-edge-"))))
-        code = _run([executable, *setup.arguments, *arguments], os.environ | setup.environment)
+        environment = {**os.environ, **_without_proxy(served.url), **setup.environment}
+        code = _run([executable, *setup.arguments, *arguments], environment)
     sys.exit(code)
 
 
@@ -92,18 +101,23 @@ def _started(model: str | None, workspace: Path | None) -> Iterator[AgentModel]:
     if not model:
         raise click.UsageError(f"No server answers at {_URL}: name a model to serve, as --model qwen3:4b.")
     find_package(model)
-    with socket.create_server((HOST, 0)) as place:
-        port = place.getsockname()[1]
-    with started_server(model, port, workspace) as served:
+    with started_server(model, workspace) as served:
         yield served
+
+
+def _without_proxy(url: str) -> dict[str, str]:
+    """Variables that have clients reach a server as it was found: through no proxy."""
+    given = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
+    hosts = given if given == "*" else ",".join(filter(None, (given, urlsplit(url).hostname)))
+    return {"no_proxy": hosts, "NO_PROXY": hosts}
 
 
 def _run(command: Sequence[str], environment: dict[str, str]) -> int:
     """A client's exit code, as a shell has it. Ctrl-C is the client's alone."""
     with ExitStack() as stack:
         with signals_held():
-            process = stack.enter_context(subprocess.Popen(command, env=environment))
-            stack.callback(process.terminate)
+            process = subprocess.Popen(command, env=environment, preexec_fn=ending_with_parent())
+            stack.callback(end, process, _ENDING_S)
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         stack.callback(signal.signal, signal.SIGINT, before)
         code = process.wait()
@@ -114,11 +128,12 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> int:
 def _ending_in_order() -> Iterator[None]:
     """Have what was started end, too, where this process is ended, or its terminal closed."""
 
-    def end(number: int, frame: FrameType | None) -> None:
+    def leave(number: int, frame: FrameType | None) -> None:
         sys.exit(128 + number)
 
     numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    before = {number: signal.signal(number, end) for number in numbers}
+    numbers = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]  # as by nohup
+    before = {number: signal.signal(number, leave) for number in numbers}
     try:
         yield
     finally:

@@ -56,10 +56,12 @@ class Agent(NamedTuple):
 
 def _claude(model: AgentModel, folder: Path) -> Setup:
     roles = ("OPUS", "SONNET", "HAIKU")
+    clouds = ("BEDROCK", "MANTLE", "VERTEX", "FOUNDRY", "ANTHROPIC_AWS")  # which come before any address
     environment = {
         "ANTHROPIC_BASE_URL": model.url,
         "ANTHROPIC_AUTH_TOKEN": model.key,
         "ANTHROPIC_API_KEY": "",
+        **{f"CLAUDE_CODE_USE_{cloud}": "" for cloud in clouds},
         "ANTHROPIC_MODEL": model.name,
         **{f"ANTHROPIC_DEFAULT_{role}_MODEL": model.name for role in roles},
         "CLAUDE_CODE_SUBAGENT_MODEL": model.name,
@@ -101,7 +103,8 @@ def _aider(model: AgentModel, folder: Path) -> Setup:
     named = f"openai/{model.name}"
     limits = {"max_input_tokens": model.context, "max_output_tokens": model.max_tokens}
     file = _written(folder / "models.json", {named: limits | {"litellm_provider": "openai", "mode": "chat"}})
-    environment = {"OPENAI_API_BASE": model.openai_url, "OPENAI_API_KEY": model.key}
+    urls = {name: model.openai_url for name in ("OPENAI_API_BASE", "OPENAI_BASE_URL")}  # LiteLLM takes the latter first
+    environment = {**urls, "OPENAI_API_KEY": model.key}
     return Setup(environment, ("--model", named, "--model-metadata-file", str(file)))
 
 

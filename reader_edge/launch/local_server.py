@@ -1,16 +1,22 @@
 """A server for a coding agent: the one that runs, or one that is started for as long as it is needed."""
 
+import ctypes
 import json
+import os
+import re
+import secrets
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from http.client import InvalidURL
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote
@@ -28,6 +34,8 @@ _MAX_REPLY = 1 << 20
 _WAIT_S = 5.0
 _TICK_S = 0.1
 _ENDING_S = 40.0  # in which `serve` gives running answers up
+_PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+_PLACE = re.compile(rf" at (http://{re.escape(HOST)}:\d+)/v1 \(")  # where `serve` says that it listens
 
 
 def served_model(url: str, name: str | None, key: str | None) -> AgentModel | None:
@@ -53,23 +61,35 @@ def served_model(url: str, name: str | None, key: str | None) -> AgentModel | No
 
 
 @contextmanager
-def started_server(model: str, port: int, workspace: Path | None) -> Iterator[AgentModel]:
-    """Serve a model on this machine within the context. The server's log is shown until it answers.
+def started_server(model: str, workspace: Path | None) -> Iterator[AgentModel]:
+    """Serve a model on this machine within the context, to who has its key. Its log is shown until it answers.
 
     workspace: a folder whose files are drafted from. Raises ProviderError where the server ends by itself.
     """
-    options = ["--port", str(port), "--max-tokens", str(MAX_TOKENS), "--max-seconds", str(_MAX_ANSWER_S)]
-    options += [] if workspace is None else ["--workspace", str(workspace)]
-    command = [sys.executable, "-m", "reader_edge", "serve", model, *options]
     with ExitStack() as stack:
-        with signals_held():  # in a session of its own: Ctrl-C is the client's, which may mean no end by it
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="reader-edge-"))
+        key, file = secrets.token_hex(32), Path(folder, "key")
+        file.touch(0o600)
+        file.write_text(key)
+        options = ["--port", "0", "--api-key-file", str(file)]
+        options += ["--max-tokens", str(MAX_TOKENS), "--max-seconds", str(_MAX_ANSWER_S)]
+        options += [] if workspace is None else ["--workspace", str(workspace)]
+        with signals_held():
             process = subprocess.Popen(
-                command, stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True
+                [sys.executable, "-m", "reader_edge", "serve", *options, "--", model],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                start_new_session=True,  # Ctrl-C is the client's, which may mean no end by it
+                preexec_fn=ending_with_parent(),
             )
             assert process.stderr is not None
             log = _Log(process.stderr)
-            stack.callback(_end, process, log)
-        while (found := _ready(port)) is None:
+            stack.callback(log.close)
+            stack.callback(end, process, _ENDING_S)
+        while (found := None if log.url is None else served_model(log.url, None, key)) is None:
             if process.poll() is not None:
                 log.join(_WAIT_S)
                 raise ProviderError(f"The server of '{model}' ended before it answered; its log is above.")
@@ -97,25 +117,42 @@ def signals_held() -> Iterator[None]:
         signal.raise_signal(number)
 
 
-def _ready(port: int) -> AgentModel | None:
-    return served_model(f"http://{HOST}:{port}", None, None)
-
-
-def _end(process: subprocess.Popen[str], log: "_Log") -> None:
+def end(process: subprocess.Popen[Any], wait_s: float) -> None:
+    """End a process, in order if it takes no longer; a signal to this one cuts that short."""
     process.terminate()
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(_ENDING_S)
-    process.kill()
-    process.wait()
-    log.close()
+    try:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(wait_s)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def ending_with_parent() -> Callable[[], None] | None:
+    """What a new process does first, so that Linux ends it with this one, whatever ends that."""
+    if sys.platform != "linux":
+        return None
+    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
+
+    def begin() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # which `signals_held` handles
+        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return begin
 
 
 class _Log(threading.Thread):
-    """Takes a server's log, so that it never waits for a reader. is_shown: whether lines go to standard error."""
+    """Takes a server's log, so that it never waits for a reader. is_shown: whether lines go to standard error.
+
+    url: where the server listens, once it says so.
+    """
 
     def __init__(self, stream: IO[str]) -> None:
         super().__init__(daemon=True)
         self.is_shown = True
+        self.url: str | None = None
         self._stream = stream
         self._lines = deque[str](maxlen=1)
         self.start()
@@ -132,6 +169,8 @@ class _Log(threading.Thread):
     def run(self) -> None:
         for line in self._stream:
             self._lines.append(line.strip())
+            if place := _PLACE.search(line):
+                self.url = place[1]
             if self.is_shown:
                 click.echo(line, nl=False, err=True)
 
@@ -140,13 +179,13 @@ def _get(url: str, key: str | None) -> tuple[int, dict[str, Any]] | None:
     """Status and JSON object of an answer; None where there is none."""
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy stands before this machine
-    request = urllib.request.Request(url, headers=headers)  # noqa: S310 (`launch` takes http and https alone)
     try:
+        request = urllib.request.Request(url, headers=headers)  # noqa: S310 (`launch` takes http and https alone)
         with opener.open(request, timeout=_WAIT_S) as reply:
             return reply.status, _object(reply.read(_MAX_REPLY))
     except urllib.error.HTTPError as error:
         return error.code, _object(error.read(_MAX_REPLY))
-    except (OSError, ValueError):
+    except (OSError, ValueError, InvalidURL):
         return None
 
 

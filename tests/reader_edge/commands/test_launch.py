@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -27,11 +28,13 @@ MODEL = AgentModel("http://127.0.0.1:8000", "qwen3:4b", 40_960, KEY)
 # Writes down how it was run, and asks the server that it was given which models there are.
 CLIENT = f"""#!{sys.executable}
 import json, os, sys, urllib.request
-url = os.environ.get("ANTHROPIC_BASE_URL")
-try:
-    models = json.load(urllib.request.urlopen(url + "/v1/models"))["data"] if os.environ.get("ASKS") else []
-except OSError as error:
-    models = [str(error)]
+url, key = os.environ.get("ANTHROPIC_BASE_URL"), os.environ.get("ANTHROPIC_AUTH_TOKEN")
+models = []
+for headers in ({{}}, {{"X-Api-Key": key}}) if os.environ.get("ASKS") else ():
+    try:
+        models.append(json.load(urllib.request.urlopen(urllib.request.Request(url + "/v1/models", headers=headers))))
+    except OSError as error:
+        models.append(str(error))
 seen = {{"arguments": sys.argv[1:], "environment": dict(os.environ), "models": models}}
 json.dump(seen, open(os.environ["SEEN"], "w"))
 sys.exit(7)
@@ -129,6 +132,8 @@ def test_a_model_is_chosen_by_name(runner: CliRunner, server: str, client: Path,
     [
         (("claude", "--url", "{server}"), 2, "wants a key: name the file that has it with --api-key-file"),
         (("claude", "--url", "http://127.0.0.1:1"), 2, "No server answers at http://127.0.0.1:1"),
+        (("claude", "--url", "http://[::1"), 2, "No server answers at http://[::1"),
+        (("claude", "--url", "http://127.0.0.1:80 8"), 2, "No server answers at http://127.0.0.1:80 8"),
         (("claude",), 2, "name a model to serve, as --model"),
         (("opencode",), 1, "OpenCode is not installed: `npm install -g opencode-ai` installs it."),
         (("emacs",), 2, "'emacs' is not one of"),
@@ -159,7 +164,9 @@ def test_without_a_server_one_is_started_and_ends_with_the_client(
     result = _launch(runner, "claude", "--model", chat_package.folder, "--workspace", client.parent)
     assert result.exit_code == 7, result.stderr
     seen = json.loads(client.read_text())
-    assert [each["id"] for each in seen["models"]] == ["package"]
+    without_key, with_key = seen["models"]
+    assert without_key == "HTTP Error 401: Unauthorized"  # of others on this machine
+    assert [each["id"] for each in with_key["data"]] == ["package"]
     port = int(seen["environment"]["ANTHROPIC_BASE_URL"].rpartition(":")[2])
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", port)) != 0
@@ -188,10 +195,62 @@ def test_each_client_is_pointed_at_the_model_and_leaves_the_users_settings_alone
     assert "HOME" not in setup.environment
 
 
-def test_ending_launch_ends_the_client(tmp_path: Path, server: str, key_file: Path) -> None:
-    """As where its terminal is closed."""
+@pytest.mark.parametrize(("given", "wanted"), [("", "127.0.0.1"), ("a.com", "a.com,127.0.0.1"), ("*", "*")])
+def test_no_setting_of_the_users_has_a_client_ask_another_than_the_server(
+    given: str,
+    wanted: str,
+    runner: CliRunner,
+    server: str,
+    client: Path,
+    key_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    others = {"CLAUDE_CODE_USE_BEDROCK": "1", "ANTHROPIC_API_KEY": "sk-other", "HTTP_PROXY": "http://127.0.0.1:1"}
+    for name, value in {**others, "NO_PROXY": given, "no_proxy": ""}.items():
+        monkeypatch.setenv(name, value)
+    assert _launch(runner, "claude", "--url", server, "--api-key-file", key_file).exit_code == 7
+    seen = json.loads(client.read_text())["environment"]
+    assert {seen["CLAUDE_CODE_USE_BEDROCK"], seen["ANTHROPIC_API_KEY"]} == {""}
+    assert (seen["NO_PROXY"], seen["no_proxy"]) == (wanted, wanted)
+
+
+def _is_there(number: int) -> bool:
+    """Whether a process runs, and is not only waited for."""
+    try:
+        state = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no other system ends a process with its parent")
+@pytest.mark.parametrize("moment", ["starting", "running"])
+def test_nothing_outlives_a_launch_that_is_killed(tmp_path: Path, chat_package: PackageCopy, moment: str) -> None:
+    started = tmp_path / "started"
+    (tmp_path / "claude").write_text(f"#!/bin/sh\necho $$ > {started}\nexec sleep 60\n")
+    (tmp_path / "claude").chmod(stat.S_IRWXU)
+    program = "import sys; from reader_edge.commands import launch; launch._URL = 'http://127.0.0.1:1'; launch.launch()"
+    command = [sys.executable, "-c", program, "claude", "--model", str(chat_package.folder)]
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        while not (children.read_text() if moment == "starting" else started.exists() and started.read_text().strip()):
+            assert process.poll() is None
+            time.sleep(0.01)
+        numbers = list(map(int, children.read_text().split()))
+        process.kill()
+    assert len(numbers) == (1 if moment == "starting" else 2)
+    deadline = time.monotonic() + 30
+    while any(map(_is_there, numbers)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("ignored", ["", "trap '' TERM"], ids=["obeys", "ignores"])
+def test_ending_launch_ends_the_client(tmp_path: Path, server: str, key_file: Path, ignored: str) -> None:
+    """As where its terminal is closed; a client that takes no notice is killed at the second signal."""
     client, started = tmp_path / "claude", tmp_path / "started"
-    client.write_text(f"#!/bin/sh\necho $$ > {started}\nexec sleep 60\n")
+    client.write_text(f"#!/bin/sh\n{ignored}\necho $$ > {started}\nexec sleep 60\n")
     client.chmod(stat.S_IRWXU)
     options = ("--url", server, "--api-key-file", str(key_file))
     command = [sys.executable, "-m", "reader_edge", "launch", "claude", *options]
@@ -200,6 +259,10 @@ def test_ending_launch_ends_the_client(tmp_path: Path, server: str, key_file: Pa
         while not (started.exists() and started.read_text().strip()):
             assert process.poll() is None
         process.terminate()
+        if ignored:
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(0.5)
+            process.terminate()
         assert process.wait(20) == 128 + 15
     with pytest.raises(ProcessLookupError):
         os.kill(int(started.read_text()), 0)
