@@ -8,17 +8,17 @@ import pytest
 from tests.conftest import ROOT
 
 CEILINGS = {  # lines of a room, raised only in the commit that says why
-    "runtime": ("*.py", 29_740),  # texts outlive the process; budgets; infill; embeddings
+    "runtime": ("*.py", 29_742),  # texts outlive the process; budgets; infill; embeddings; hostile
     "export": ("*.py", 20_403),  # embeddings
-    "reader_edge": ("*.py", 19_390),  # prompts from disk are proven; budgets; infill; embeddings; a first line; names
+    "reader_edge": ("*.py", 19_447),  # prompts from disk are proven; budgets; infill; embeddings; hostile
     "wings": ("*.py", 3_650),
     "native": ("*", 9_000),
-    "tests": ("*.py", 69_388),  # sessions; the page; texts outlive the process; infill; hostile clients; names
+    "tests": ("*.py", 69_478),  # sessions; the page; texts outlive the process; infill; hostile clients; names
     "reader_edge/server": ("*.py", 8_203),  # several models; kept responses; budgets; infill; models go; embeddings
     "reader_edge/bench": ("*.py", 1_350),
     "benchmarks": ("*.py", 5_918),  # sessions of agents
     "scripts": ("*", 1_840),  # what a workspace brings to edits
-    "docs": ("*.md", 5_991),  # sessions; agents; workspaces; budgets; infill; models go; embeddings; the page
+    "docs": ("*.md", 5_992),  # sessions; agents; workspaces; budgets; infill; models go; embeddings; the page; hostile
 }
 CODE = ("benchmarks", "export", "models", "native", "reader_edge", "runtime", "scripts", "tests", "wings")
 
