@@ -52,6 +52,10 @@ def openapi_document(settings: ServerSettings, manifests: Sequence[Manifest], na
         "info": {"title": "reader-edge", "version": reader_edge.__version__},
         "paths": {
             **{path: {"post": _post_operation(path, body, _ANSWERS[path])} for path, body in paired},
+            "/v1/responses/{name}": {
+                "get": _named_operation("response", _ANSWERS["/v1/responses"]),
+                "delete": _named_operation("delete response", object_of(id=TEXT, deleted={"const": True})),
+            },
             "/v1/models": {"get": _get_operation("models", list_of(_MODEL))},
             "/health": {"get": _get_operation("health", object_of(status={"const": "ok"}))},
         },
@@ -144,6 +148,19 @@ def _get_operation(name: str, answer: Schema) -> Schema:
     answered = {"description": "The answer.", "content": {"application/json": {"schema": answer}}}
     statuses = {status: _REFUSALS[status] for status in (401, 403, 431)}
     return {"operationId": name, "responses": {"200": answered, **_refusals(statuses, "Error")}}
+
+
+def _named_operation(name: str, answer: Schema) -> Schema:
+    """One on what a path names."""
+    operation = _get_operation(name, answer)
+    refusals = {
+        400: "The server keeps no responses: `serve --keep-responses N`.",
+        404: "No response of this id is kept for this key.",
+    }
+    return operation | {
+        "parameters": [{"name": "name", "in": "path", "required": True, "schema": TEXT}],
+        "responses": operation["responses"] | _refusals(refusals, "Error"),
+    }
 
 
 def _refusals(statuses: Mapping[int, str], error: str) -> Schema:

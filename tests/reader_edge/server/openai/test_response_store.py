@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import jsonschema
 import pytest
 
 from reader_edge.server.openai import response_store
@@ -99,3 +100,15 @@ def test_who_speaks_as_anthropics_clients_is_refused_in_their_form(keeping: Serv
     for method in ("GET", "DELETE"):
         refused = keeping.request(method, "/v1/responses/resp_1", headers={"anthropic-version": "2023-06-01"})
         assert (refused.status_code, refused.json()["type"]) == (404, "error")
+
+
+def test_the_document_of_the_server_tells_how_kept_responses_are_shown_and_dropped(keeping: Served) -> None:
+    path, name = "/v1/responses/{name}", keeping.post("/v1/responses", FIRST).json()["id"]
+    operations = keeping.get("/openapi.json").json()["paths"][path]
+    for method in ("get", "delete"):
+        answer = operations[method]["responses"]["200"]["content"]["application/json"]["schema"]
+        jsonschema.validate(keeping.request(method.upper(), path.format(name=name)).json(), answer)
+        assert (
+            str(keeping.request(method.upper(), path.format(name="other")).status_code)
+            in operations[method]["responses"]
+        )
