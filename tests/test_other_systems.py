@@ -25,8 +25,10 @@ if sys.platform == "win32":
     pytest.skip("Windows plays no other system", allow_module_level=True)
 
 
-def test_without_smaps_no_page_is_given_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(process_memory, "_SMAPS", tmp_path / "hidden")
+@pytest.mark.parametrize("listing", ["_MAPS", "_SMAPS"])
+def test_without_smaps_no_page_is_given_back(listing: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(process_memory, listing, tmp_path / "hidden")
+    monkeypatch.setattr(process_memory, "_MIN_BYTES", 1)  # the interpreter itself is small
     pages = process_memory.FilePages(Path(sys.executable))
     pages.forget()
     assert pages.ranges == []

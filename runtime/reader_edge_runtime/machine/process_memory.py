@@ -14,10 +14,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-_SMAPS = Path("/proc/self/smaps")
+_MAPS, _SMAPS = Path("/proc/self/maps"), Path("/proc/self/smaps")
 _MIN_BYTES = 4 << 20  # smaller mappings are not worth the call
 _HUGE = 2 << 20  # bytes of a huge page, which begins at a multiple of them
-_MAPPING = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \d+\s*(.*)$")
+_MAPPING = r"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \d+ +"  # and its file
+_UNWRITTEN = r"(?:\w+:.*\n)*?Anonymous: +0 kB"  # of what smaps has behind a mapping: pages of this process's own
 
 # Of glibc's malloc.h. Blocks from the threshold on are mapped one by one, and unmapped when they are freed.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -36,10 +37,8 @@ class FilePages:
     """
 
     def __init__(self, file: Path, others: Sequence[Range] = ()) -> None:
-        ranges = _joined(each for each, is_written in _mappings(file) if not is_written)
-        for other in others:  # the system joins neighbours, also those of two sessions
-            ranges = [part for each in ranges for part in _without(each, other)]
-        self.ranges = [(start, size) for start, size in ranges if size >= _MIN_BYTES]
+        # Whether pages were written is a walk through all of this process's memory, which small mappings are not worth.
+        self.ranges = _large(mapped_ranges(file), others) and _large(_mappings(file, _SMAPS, _UNWRITTEN), others)
         self._split()
 
     def forget(self) -> None:
@@ -78,7 +77,7 @@ def large_blocks_apart() -> Iterator[None]:
 
 def mapped_ranges(file: Path) -> list[Range]:
     """Where this process has mapped a file, written into or not."""
-    return [each for each, _ in _mappings(file)]
+    return list(_mappings(file, _MAPS))
 
 
 @functools.cache
@@ -92,21 +91,23 @@ def _advise(start: int, size: int, advice: str) -> None:
         library.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), getattr(mmap, advice))
 
 
-def _mappings(file: Path) -> Iterator[tuple[Range, bool]]:
-    """What is mapped of a file, and whether some of it is pages of this process's own, by /proc/self/smaps."""
+def _mappings(file: Path, listing: Path, wanted: str = "") -> Iterator[Range]:
+    """What is mapped of a file, by a listing of all mappings. wanted: what it says of each, as a pattern."""
     try:
-        lines = _SMAPS.read_text(encoding="utf-8", errors="surrogateescape").splitlines() if _c_library() else []
+        text = listing.read_text(encoding="utf-8", errors="surrogateescape") if _c_library() else ""
     except OSError:  # a sandbox may hide it
         return
-    path = str(file.resolve())
-    current: Range | None = None
-    for line in lines:
-        if mapping := _MAPPING.match(line):
-            start, end = (int(address, 16) for address in mapping.groups()[:2])
-            current = (start, end - start) if mapping[3] == path else None
-        elif current is not None and line.startswith("Anonymous:"):
-            yield current, line.split()[1] != "0"
-            current = None
+    for mapping in re.finditer(f"{_MAPPING}{re.escape(str(file.resolve()))}\n{wanted}", text, re.MULTILINE):
+        start, end = (int(address, 16) for address in mapping.groups())
+        yield start, end - start
+
+
+def _large(ranges: Iterable[Range], others: Sequence[Range]) -> list[Range]:
+    """Those that are worth a call, in one piece each, without what others have mapped."""
+    parts = _joined(ranges)
+    for other in others:  # the system joins neighbours, also those of two sessions
+        parts = [part for each in parts for part in _without(each, other)]
+    return [(start, size) for start, size in parts if size >= _MIN_BYTES]
 
 
 def _joined(ranges: Iterable[Range]) -> list[Range]:
