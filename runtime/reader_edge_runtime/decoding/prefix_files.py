@@ -143,8 +143,8 @@ class PrefixFiles:
 
     def _write(self, path: Path, digest: bytes, arrays: Mapping[str, Array], num_bytes: int) -> None:
         try:
+            make_private(path.parent, self._folder)  # first: all of it may have been erased
             if self._make_room(num_bytes + _TABLE_BYTES):
-                make_private(path.parent, self._folder)
                 FORMAT.write(path, digest, arrays, mode=0o600)
         except (OSError, PrefixError, MemoryError) as error:
             self._report(str(error))
@@ -155,8 +155,10 @@ class PrefixFiles:
         """Erase what was used longest ago where a file of so many bytes needs its room; whether it has room then.
 
         The folder is looked through when a 64th of the bound was written, and brought down to 7/8 of it from 15/16 on:
-        so four processes that write at once keep the bound.
+        so four processes that write at once keep the bound. What would take half of it takes none.
         """
+        if num_bytes > self._max_bytes // 2:
+            return False
         self._num_unseen += num_bytes
         if self._num_unseen < self._max_bytes // 64:
             return True
@@ -191,10 +193,9 @@ def erase_prefixes(folder: Path) -> int:
     Raises PrefixError for a folder without such files, which is left alone.
     """
     try:
-        files = [path for _, _, path in _files(folder)]
-        num_bytes = sum(path.stat().st_size for path in files)
+        files = {path: num_bytes for _, num_bytes, path in _files(folder)}
         for path in files:
-            path.unlink()
+            path.unlink(missing_ok=True)  # a server may have made room meanwhile
     except OSError as error:
         raise PrefixError(f"'{error.filename or folder}' cannot be erased: {error.strerror or error}.") from error
     if not files:
@@ -202,7 +203,7 @@ def erase_prefixes(folder: Path) -> int:
     for emptied in (*{path.parent for path in files}, folder):
         with suppress(OSError):
             emptied.rmdir()
-    return num_bytes
+    return sum(files.values())
 
 
 def _files(folder: Path) -> Iterator[tuple[int, int, Path]]:
@@ -210,7 +211,7 @@ def _files(folder: Path) -> Iterator[tuple[int, int, Path]]:
     for part in os.scandir(folder):
         if not _FOLDER.fullmatch(part.name) or not part.is_dir(follow_symlinks=False):
             continue
-        for entry in os.scandir(part):
+        for entry in _entries(part):
             name = _FILE.fullmatch(entry.name)
             if name is None or not entry.is_file(follow_symlinks=False):
                 continue
@@ -222,14 +223,29 @@ def _files(folder: Path) -> Iterator[tuple[int, int, Path]]:
                 yield found.st_mtime_ns, found.st_size, Path(entry.path)
 
 
+def _entries(part: "os.DirEntry[str]") -> list["os.DirEntry[str]"]:
+    with suppress(FileNotFoundError):  # another process has erased it
+        return list(os.scandir(part))
+    return []
+
+
 def _check_place(folder: Path) -> None:
     try:
         make_private(folder, folder)
-        found = folder.stat()
+        _check_safe(folder, folder.stat())
+        for part in list(os.scandir(folder)):
+            if _FOLDER.fullmatch(part.name):
+                with suppress(FileNotFoundError):
+                    _check_safe(Path(part.path), part.stat(follow_symlinks=False))
     except OSError as error:
         raise PrefixError(
             f"'{folder}' can be no prefix cache ({error.strerror or error}): name another folder."
         ) from error
+
+
+def _check_safe(folder: Path, found: os.stat_result) -> None:
+    if stat.S_ISLNK(found.st_mode):
+        raise PrefixError(f"The folder '{folder}' of a prefix cache is a link: remove it, or name another folder.")
     if not is_own(found):
         raise PrefixError(f"The prefix cache '{folder}' belongs to another user: name another folder.")
     if os.name == "posix" and found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):

@@ -305,6 +305,54 @@ def test_erasing_takes_the_files_of_a_cache_alone(folder: Path, tmp_path: Path) 
     assert request.stats.num_reused_tokens == 199
 
 
+def test_a_folder_that_is_erased_under_a_server_is_filled_again(folder: Path) -> None:
+    decoder = decoder_over(TARGETS["attention"](), folder)
+    decoder.slots.prefixes = PrefixCache(PrefixFiles(folder, 100_000), b"model", decoder.cache)
+    for seed in range(2):
+        decoder.finish(decoder.submit(text_of(seed, 130), GREEDY))
+        flush(decoder)
+        assert erase_prefixes(folder) > 1000
+        assert not folder.exists()
+
+
+def test_what_others_erase_meanwhile_is_no_fault(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = PrefixFiles(folder, 1 << 20)
+    for number in range(3):
+        kept.put(bytes([number]) * 32, "rows", {"a": np.zeros(10, np.int32)})
+    kept.flush()
+    unlink = Path.unlink
+
+    def unlinked_twice(path: Path, missing_ok: bool = False) -> None:
+        unlink(path)
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", unlinked_twice)
+    assert erase_prefixes(folder) > 300
+    assert not folder.exists()
+
+
+def test_what_has_no_room_beside_others_takes_none_from_them(folder: Path) -> None:
+    kept, small = PrefixFiles(folder, 1 << 20), {"a": np.zeros(10_000, np.int32)}
+    for number in range(10):
+        kept.put(bytes([number]) * 32, "rows", small)
+    kept.put(bytes(32), "drafts", {"a": np.zeros(1 << 20, np.int32)}, is_renewed=True)
+    kept.flush()
+    assert len(files(folder)) == 10
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has other permissions")
+def test_a_cache_whose_parts_are_links_or_open_to_others_is_refused(folder: Path, tmp_path: Path) -> None:
+    PrefixFiles(folder, 1 << 30)
+    (folder / "ab").mkdir()
+    (folder / "ab").chmod(0o777)
+    with pytest.raises(PrefixError, match=r"ab' can be written by its group or others: `chmod go-w` it"):
+        PrefixFiles(folder, 1 << 30)
+    (folder / "ab").rmdir()
+    (folder / "ab").symlink_to(tmp_path)
+    with pytest.raises(PrefixError, match="ab' of a prefix cache is a link: remove it"):
+        PrefixFiles(folder, 1 << 30)
+
+
 class _FarCache:
     """What a cache on a device, or of a stage, says of itself."""
 
