@@ -13,6 +13,7 @@ import reader_edge
 from reader_edge.commands import options
 from reader_edge.entry_points import rule
 from reader_edge.terminal.command_help import helpful_command
+from reader_edge.terminal.formatting import visible
 from reader_edge.terminal.log import FORMATS, LEVELS, log_to_stderr
 from reader_edge.terminal.shell_completion import MODEL
 from reader_edge_runtime.untrusted.config_checks import Range
@@ -96,7 +97,7 @@ def _is_readable(package: Path) -> bool:
     try:
         ModelPackage.open(package)
     except ReaderEdgeError as error:
-        click.echo(f"Left out: {error}", err=True)
+        click.echo(visible(f"Left out: {error}"), err=True)
         return False
     return True
 

@@ -112,7 +112,8 @@ def model_name(model: str | None) -> str:
     """What to call a model: its name, or that of its folder or file. None: as for `find_package`."""
     name = _given(model) or "demo"
     path = Path(name)
-    return source_name(path) if path.exists() else name
+    called = source_name(path) if path.exists() else name
+    return os.fsencode(called).decode("utf-8", "replace")  # a folder's name may be no text, which JSON cannot have
 
 
 def _given(model: str | None) -> str | None:

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import os
 import random
 import shutil
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -426,6 +428,20 @@ class TestCommand:
         assert result.exit_code == 0
         assert result.stderr.count("Left out: ") == 1
         assert made.pop().names == ["first"]
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="other systems hold names to be text")
+    def test_no_folders_name_harms_a_terminal_or_a_list_of_models(
+        self, made: list[Any], folders: dict[str, Path], runner: CliRunner, tmp_path: Path
+    ) -> None:
+        (tmp_path / os.fsdecode(b"no\xfftext")).symlink_to(folders["first"])
+        (tmp_path / "plain").symlink_to(folders["second"])
+        (tmp_path / "\x1b[31mred").mkdir()
+        (tmp_path / "\x1b[31mred" / "reader_edge.json").write_text("{}")
+        result = runner.invoke(main, ["serve", "--port", "0", "--models", str(tmp_path)])
+        assert result.exit_code == 0, result.stderr
+        assert r"\x1b[31mred" in result.stderr
+        assert "\x1b" not in result.stderr
+        assert made.pop().names == ["no\ufffdtext", "plain"]
 
     def test_one_model_alone_is_loaded_at_the_start(
         self, made: list[Any], folders: dict[str, Path], runner: CliRunner

@@ -124,6 +124,31 @@ def test_no_rule_takes_long_to_match(tmp_path: Path) -> None:
     assert found(WorkspaceFolder(tmp_path)) == [".gitignore", "c/a1b2x"]  # of the first rule, its beginning counts
 
 
+def test_rules_that_are_made_to_take_long_let_others_go_on_and_leave_out_no_less(tmp_path: Path) -> None:
+    write(tmp_path, "a" * 200, "kept.py", "x7y.o", "x150z.o")
+    rules = [f"*x{number}*y*.o" for number in range(300)]  # from the hundredth on without the last star and behind
+    write(tmp_path, ".gitignore", text="\n".join(rules))
+    paces: list[None] = []
+    assert sorted(WorkspaceFolder(tmp_path).scan(lambda: paces.append(None))) == [".gitignore", "a" * 200, "kept.py"]
+    assert len(paces) > 5  # one for each file, not for each folder alone
+
+
+def test_deep_folders_are_left_out(tmp_path: Path) -> None:
+    write(tmp_path, "a/" * 32 + "b.py", "a/" * 33 + "c.py")
+    assert found(WorkspaceFolder(tmp_path)) == ["a/" * 32 + "b.py"]
+
+
+def test_what_is_known_of_files_that_are_gone_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder_module, "MAX_ENTRIES", 10)
+    folder = WorkspaceFolder(tmp_path)
+    for number in range(50):
+        write(tmp_path, f"{number}/.gitignore", text="*.o\n")
+        assert found(folder) == [f"{number}/.gitignore"]
+        (tmp_path / f"{number}/.gitignore").unlink()
+        (tmp_path / f"{number}").rmdir()
+    assert len(folder._verdicts) + len(folder._rules) <= 40
+
+
 def test_so_many_entries_are_looked_at_and_what_is_left_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,8 @@ _PACED = 256  # of them, after which others get their turn
 _MAX_RULES_BYTES = 1 << 16
 _MAX_RULES = 2000
 _MAX_STARS = 3  # of a rule: an expression of more may take hours to match
-_MAX_PATH = 400  # characters, for the same reason
+_MAX_STARRED = 100  # rules of so many: each may take milliseconds; those behind have one star less
+_MAX_PATH, _MAX_DEPTH = 400, 32  # characters and folders of a path, for the same reason
 
 # Who shares the server must not find them out by what is drafted fast.
 _SECRETS = GitIgnoreSpec.from_lines(
@@ -78,6 +79,9 @@ class WorkspaceFolder:
     def scan(self, pace: Callable[[], None]) -> dict[str, FileStamp]:
         """The files there are, by path, from the outermost folder on. pace: called often, may take its time."""
         self.left_out = Counter()
+        if len(self._verdicts) > 2 * MAX_ENTRIES or len(self._rules) > MAX_ENTRIES:  # most of what is gone
+            self._verdicts.clear()
+            self._rules.clear()
         found: dict[str, FileStamp] = {}
         waiting, room = deque([(self._start, self._rules_above())]), MAX_ENTRIES
         while waiting and room > 0:
@@ -90,11 +94,12 @@ class WorkspaceFolder:
                 if number % _PACED == 0:
                     pace()
                 path = folder + entry.name
-                if entry.name == ".git" or len(path) > _MAX_PATH or (status := _status(entry)) is None:
+                is_far = len(path) > _MAX_PATH or path.count("/") > _MAX_DEPTH
+                if entry.name == ".git" or is_far or (status := _status(entry)) is None:
                     continue
-                if stat.S_ISDIR(status.st_mode) and not self._is_ignored(f"{path}/", rules):
+                if stat.S_ISDIR(status.st_mode) and not self._is_ignored(f"{path}/", rules, pace):
                     waiting.append((f"{path}/", rules))
-                elif stat.S_ISREG(status.st_mode) and status.st_size and not self._is_ignored(path, rules):
+                elif stat.S_ISREG(status.st_mode) and status.st_size and not self._is_ignored(path, rules, pace):
                     if status.st_size > MAX_FILE_BYTES:
                         self.left_out["above 1 MiB"] += 1
                     else:
@@ -141,10 +146,10 @@ class WorkspaceFolder:
             self._verdicts.clear()
         return known[1]
 
-    def _is_ignored(self, path: str, rules: tuple[_Rules, ...]) -> bool:
+    def _is_ignored(self, path: str, rules: tuple[_Rules, ...], pace: Callable[[], None]) -> bool:
         verdict = self._verdicts.get(path)
         if verdict is None:
-            verdict = self._verdicts[path] = _SECRETS.match_file(path) or _matched(path, rules)
+            verdict = self._verdicts[path] = _SECRETS.match_file(path) or _matched(path, rules, pace)
         return verdict
 
     def _bytes_of(self, path: str, max_bytes: int) -> bytes | None:
@@ -174,24 +179,27 @@ def _status(entry: "os.DirEntry[str]") -> os.stat_result | None:
 
 
 def _spec(rules: Sequence[str]) -> GitIgnoreSpec:
-    patterns = []
+    patterns, num_starred = [], 0
     for rule in rules:
+        num_starred += len(re.findall(r"\*+", rule)) >= _MAX_STARS
         with suppress(Exception):  # whatever it has against a rule that git would not take either
-            patterns.append(GitIgnoreSpecPattern(_bounded(rule)))
+            patterns.append(GitIgnoreSpecPattern(_bounded(rule, _MAX_STARS - (num_starred > _MAX_STARRED))))
     return GitIgnoreSpec(patterns, backend="simple")
 
 
-def _bounded(rule: str) -> str:
-    """A rule of no more than _MAX_STARS stars; of one with more its beginning, which leaves out no less."""
+def _bounded(rule: str, max_stars: int) -> str:
+    """A rule of no more than so many stars; of one with more its beginning, which leaves out no less."""
     parts = re.split(r"(\*+)", rule)
-    if len(parts) // 2 <= _MAX_STARS:
+    if len(parts) // 2 <= max_stars:
         return rule
-    return "" if rule.startswith("!") else "".join(parts[: 2 * _MAX_STARS])
+    return "" if rule.startswith("!") else "".join(parts[: 2 * max_stars])
 
 
-def _matched(path: str, rules: tuple[_Rules, ...]) -> bool:
+def _matched(path: str, rules: tuple[_Rules, ...], pace: Callable[[], None]) -> bool:
     """Whether git ignores it: the innermost file that has a rule for it decides."""
     for base, spec in reversed(rules):
+        if len(spec) > _PACED:  # so many rules take seconds, where they are made to
+            pace()
         is_ignored = spec.check_file(path[base:]).include
         if is_ignored is not None:
             return is_ignored
