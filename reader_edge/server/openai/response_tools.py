@@ -159,7 +159,10 @@ class FreeformInput:
             arguments = None
         if isinstance(arguments, dict):
             arguments = arguments.get(INPUT, next(iter(arguments.values()), None))
-        whole = arguments if isinstance(arguments, str) else self.text or "".join(self._arguments)
+        text = "".join(self._arguments)
+        if f'{{"{INPUT}":"'.startswith("".join(text.split())):  # cut before the text began
+            text = ""
+        whole = arguments if isinstance(arguments, str) else self.text or text
         return self._taken(whole[len(self.text) :]) if whole.startswith(self.text) else ""
 
     def _taken(self, text: str) -> str:

@@ -135,7 +135,11 @@ def test_a_text_is_read_out_of_json_however_it_is_cut(size: int, is_ascii: bool)
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
-    [('{"patch": "a"}', "a"), ('"a"', "a"), ("{}", "{}"), ("a", "a"), ('{"input": "a', "a"), ('{"x": 1}', '{"x": 1}')],
+    [
+        *(('{"inp', ""), ('{ "input": ', "")),  # cut before the text began
+        *(('{"patch": "a"}', "a"), ('"a"', "a"), ("{}", "{}"), ("a", "a"), ('{"x": 1}', '{"x": 1}')),
+        ('{"input": "a', "a"),
+    ],
 )
 def test_arguments_that_are_not_the_declared_one_are_not_lost(arguments: str, text: str) -> None:
     reader = FreeformInput()
