@@ -39,6 +39,13 @@ class _FilePath(click.Path):
 FILE_PATH = _FilePath(dir_okay=False, path_type=Path)
 
 
+class _FolderPath(click.Path):
+    """Of a folder that may be missing; an empty name, as of a variable that is not set, would be the current one."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return super().convert(value, param, ctx) if value != "" else self.fail("It is empty: name a folder.")
+
+
 class IntegerRange(click.IntRange):
     """click's, in words for users."""
 
@@ -179,7 +186,7 @@ def prefix_cache(command: Callable[..., T]) -> Callable[..., T]:
     """Where texts outlive the process, and how much of them."""
     folder = click.option(
         "--prefix-cache",
-        type=click.Path(file_okay=False, path_type=Path),
+        type=_FolderPath(file_okay=False, path_type=Path),
         metavar="DIR",
         help="Keep the KV cache of prompts and answers in this folder, so that they need not be computed again after a "
         "restart. They reveal the texts; `reader-edge forget DIR` erases them.",

@@ -40,7 +40,8 @@ def given_path(path: str | os.PathLike[str], name: str) -> Path:
         raise ConfigError(f"{name} is {short_repr(path)}, which can be no path: {error}.") from None
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
-            raise ConfigError(f"{name} is {short_repr(path)}, which is longer than a path may be.") from None
+            sentence = f"{name} is {short_repr(os.fspath(path))}, longer than a path may be: give a shorter one."
+            raise ConfigError(sentence) from None
     return found
 
 

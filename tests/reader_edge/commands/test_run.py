@@ -1,6 +1,7 @@
 """`reader-edge run` with a prompt: the text on standard output, everything else beside it."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -353,3 +354,12 @@ def test_measurements_and_proofs_name_the_sampling(runner: CliRunner, drawing: P
     assert "drawn with temperature 0.9, top-k 40, top-p 0.95 (as the model recommends)" in proof.stdout
     usual = runner.invoke(main, ["verify", *sent, "--minutes", "0.02"])
     assert "drawn with temperature 0.8, top-p 0.95 (the model recommends nothing)" in usual.stdout
+
+
+def test_a_prefix_cache_without_a_name_is_refused_and_fills_no_folder(
+    runner: CliRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused = runner.invoke(main, ["run", "--prefix-cache", "", "-p", "hi"])
+    assert (refused.exit_code, os.listdir()) == (2, [])
+    assert "'--prefix-cache': It is empty: name a folder." in refused.stderr

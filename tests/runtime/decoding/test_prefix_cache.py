@@ -368,6 +368,8 @@ def test_what_cannot_keep_texts_is_refused_in_one_sentence(demo_folder: Path, fo
         load(demo_folder, folder, prefix_bytes=1000)
     with pytest.raises(ConfigError, match="prefix_cache is 3, which can be no path"):
         EngineConfig(prefix_cache=3)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"prefix_cache is 'xxx.*, longer than a path may be: give a shorter one\."):
+        EngineConfig(prefix_cache=Path("x" * 300))
     for has_all_rows, place in ((True, "on a GPU"), (False, "over several boxes")):
         cache: Cache = _FarCache(has_all_rows)  # type: ignore[assignment]
         with pytest.raises(ConfigError, match=f"keeps no texts of a model {place}"):
