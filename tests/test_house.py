@@ -8,12 +8,12 @@ import pytest
 from tests.conftest import ROOT
 
 CEILINGS = {  # lines of a room, raised only in the commit that says why
-    "runtime": ("*.py", 29_767),  # texts outlive the process; budgets; infill; embeddings; hostile
+    "runtime": ("*.py", 29_768),  # texts outlive the process; budgets; infill; embeddings; hostile
     "export": ("*.py", 20_403),  # embeddings
-    "reader_edge": ("*.py", 19_469),  # prompts from disk are proven; budgets; infill; embeddings; hostile
+    "reader_edge": ("*.py", 19_476),  # prompts from disk are proven; budgets; infill; embeddings; hostile
     "wings": ("*.py", 3_650),
     "native": ("*", 9_000),
-    "tests": ("*.py", 69_586),  # sessions; the page; texts outlive the process; infill; hostile clients; names
+    "tests": ("*.py", 69_598),  # sessions; the page; texts outlive the process; infill; hostile clients; names
     "reader_edge/server": ("*.py", 8_223),  # several models; kept responses; budgets; infill; models go; embeddings
     "reader_edge/bench": ("*.py", 1_350),
     "benchmarks": ("*.py", 5_918),  # sessions of agents
