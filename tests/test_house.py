@@ -18,7 +18,7 @@ CEILINGS = {  # lines of a room, raised only in the commit that says why
     "reader_edge/bench": ("*.py", 1_350),
     "benchmarks": ("*.py", 5_918),  # sessions of agents
     "scripts": ("*", 1_840),  # what a workspace brings to edits
-    "docs": ("*.md", 5_992),  # sessions; agents; workspaces; budgets; infill; models go; embeddings; the page; hostile
+    "docs": ("*.md", 5_993),  # sessions; agents; workspaces; budgets; infill; models go; embeddings; the page; hostile
 }
 CODE = ("benchmarks", "export", "models", "native", "reader_edge", "runtime", "scripts", "tests", "wings")
 
