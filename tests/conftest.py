@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -190,6 +191,19 @@ def _is_slow(path: Path) -> bool:
     source = path.read_text(encoding="utf-8")
     helpers = (ROOT.joinpath(*name.split(".")).with_suffix(".py") for name in _HELPER_IMPORT.findall(source))
     return bool(_SLOW_IMPORT.search(source)) or any(map(_is_slow, helpers))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def small_caches() -> Iterator[None]:
+    """What is read to empty the processor's caches before a pass is timed is small: no test counts on such times.
+
+    Of `split`, where its tests are collected: its module is slow to import.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("reader_edge_runtime.drafting.speculators.speculator_cost._OTHER_BYTES", 1 << 20)
+        if (graphs := sys.modules.get("reader_edge_export.split.stage_graphs")) is not None:
+            patch.setattr(graphs, "_CACHE_BYTES", 1 << 20)
+        yield
 
 
 @pytest.fixture
