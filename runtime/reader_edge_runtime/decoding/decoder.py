@@ -199,8 +199,10 @@ class Decoder:
     def _plan(self) -> StepPlan:
         """Who drafts, what of each draft is verified, and how wide the pass is."""
         # A padded tree needs rows in every slot, so the fullest slot bounds all trees.
-        past = max(self.cache.lengths[: len(self._stepping)])
-        room = min(self.target.manifest.max_context - past, self.kv_budget.max_nodes)
+        lengths = self.cache.lengths[: len(self._stepping)]
+        room = min(self.target.manifest.max_context - max(lengths), self.kv_budget.max_nodes)
+        # Native attention reads of each text what it has; the graph's own definition, as much of all as of the longest.
+        past = sum(lengths) // len(lengths) if self.target.is_native else max(lengths)
         max_nodes = self.permission.max_nodes(len(self._stepping))
         room = given_room = room if max_nodes is None else min(room, max_nodes)
         if not self.drafter.is_ready:

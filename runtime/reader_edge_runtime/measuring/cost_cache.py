@@ -27,7 +27,7 @@ def machine_key(target: Target, threads: int, format_version: int) -> str:
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
 
 
-FORMAT_VERSION = 7
+FORMAT_VERSION = 8
 
 _MAX_FILE_BYTES = 1 << 20
 _MAX_PAST = 1 << 28  # the longest context that a manifest may have

@@ -87,12 +87,25 @@ class PassCost:
     def pass_seconds(self, past: float) -> Float64Array:
         """Seconds of a pass over trees of n nodes at a past length, float64 for n = 0 (infinite) to the widest.
 
-        Between measured points they are interpolated; beyond the longest past they grow as between the last two.
+        Between measured points they are interpolated. Beyond the longest past each further row takes what one between
+        the last two takes to read, and to attend to from n nodes.
         """
-        at_past = np.array([_interpolated(past, self.pasts, column) for column in self.seconds.T])
-        times: Float64Array = np.interp(np.arange(self.widths[-1] + 1), self.widths, at_past)
+        at_past = np.array([np.interp(past, self.pasts, column) for column in self.seconds.T])
+        numbers = np.arange(self.widths[-1] + 1)
+        times: Float64Array = np.interp(numbers, self.widths, at_past)
         times[0] = np.inf
+        if past > self.pasts[-1] and len(self.pasts) > 1:
+            read_s, node_s = _row_parts(self.widths, self.seconds[-2], self.seconds[-1])
+            times += (past - self.pasts[-1]) / (self.pasts[-1] - self.pasts[-2]) * (read_s + node_s * numbers)
         return times
+
+    def attention_seconds(self, past: float) -> Float64Array:
+        """What of `pass_seconds` is more than behind the shortest past, float64 (1 + W,), 0 for n = 0: attention.
+
+        What it takes grows with the past of a text, what products take does not.
+        """
+        attention = self.pass_seconds(past)[1:] - self.pass_seconds(self.pasts[0])[1:]
+        return np.concatenate([[0.0], np.maximum(attention, 0.0)])
 
 
 def measure_pass_cost(
@@ -110,7 +123,7 @@ def measure_pass_cost(
     pasts = tuple(past for past in PASTS if past <= longest) or (max(1, longest),)
     widest = min(MAX_ROWS // batch_size, target.manifest.max_context - pasts[-1])
     widths = tuple(width for width in WIDTHS if width <= widest) or (1,)
-    cache = target.new_cache(batch_size, pasts[-1] + widths[-1])
+    cache = _new_cache(target, batch_size, pasts[-1], widths[-1])
     grid = _Grid(pasts, widths)
     if on_progress is not None:
         on_progress(0, _MAX_ROUNDS)
@@ -201,6 +214,14 @@ class _Grid:
         return a_past * len(self.pasts) * self.num_passes * _MIN_ROUNDS
 
 
+def _new_cache(target: Target, batch_size: int, past: int, width: int) -> Cache:
+    """One whose rows have memory of their own, as a text's have: it takes time to read."""
+    cache = target.new_cache(batch_size, past + width)
+    for slot in range(batch_size):
+        cache.fill(slot, past)
+    return cache
+
+
 def _first_seconds(target: Target, cache: Cache, batch_size: int, grid: _Grid) -> dict[int, float]:
     """Seconds of passes of one node and of _LEAST_WIDEST, or the most there may be; each the second of its kind."""
     widths = {1, min(_LEAST_WIDEST, grid.widths[-1])}
@@ -232,7 +253,7 @@ def _batch_facts(
     width = min(width // _BATCH, BATCH_WIDTH)
     if width < 2:
         return 1.0, (0.0, 0.0)
-    batch = target.new_cache(_BATCH, past + width)
+    batch = _new_cache(target, _BATCH, past, width)
     passes = [(batch, [width] * num_wide + [1] * (_BATCH - num_wide)) for num_wide in (0, 1, _BATCH)]
     passes += [(single, [_BATCH]), (single, [_BATCH * width])]
     rounds = [
@@ -286,8 +307,17 @@ def bounded(seconds: Float64Array, widths: Sequence[int]) -> Float64Array:
     return times
 
 
-def _interpolated(past: float, pasts: Sequence[int], column: Float64Array) -> float:
-    if past <= pasts[-1] or len(pasts) == 1:
-        return float(np.interp(past, pasts, column))
-    slope = (column[-1] - column[-2]) / (pasts[-1] - pasts[-2])
-    return float(column[-1] + max(slope, 0.0) * (past - pasts[-1]))
+def _row_parts(widths: Sequence[int], shorter: Float64Array, longer: Float64Array) -> tuple[float, float]:
+    """Seconds by which a longer past takes more, of any width, and for each node: the least squares of all widths.
+
+    One width's difference is small beside its noise, which is a share of its time. Neither is below 0.
+    """
+    weights, numbers = 1 / longer, np.array(widths, np.float64)
+    differences = (longer - shorter) * weights
+    both = np.stack([weights, numbers * weights], axis=1)
+    read_s, node_s = np.linalg.lstsq(both, differences, rcond=None)[0].tolist()
+    if read_s < 0 or len(widths) == 1:
+        return 0.0, max(0.0, float(both[:, 1] @ differences / (both[:, 1] @ both[:, 1])))
+    if node_s < 0:
+        return max(0.0, float(weights @ differences / (weights @ weights))), 0.0
+    return read_s, node_s

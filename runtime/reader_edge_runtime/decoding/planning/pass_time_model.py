@@ -1,9 +1,13 @@
 """Predicts how long a pass over so many tree nodes takes: a curve that `measuring.pass_cost` measured once, corrected
 by the steps that `decoding.recorder` times.
+
+T(n, past) = (products(n) + attention(n, past) * d) * c, where the steps teach c for each class of widths, and d for
+each depth, a class of pasts: what was not measured so far behind, or sees a window alone, shows in attention's part.
 """
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,21 +23,48 @@ _MEMORY = 0.1  # weight of the newest value in a mean, and in a correction, wher
 # curve's shape is wrong: how much of its correction goes to the one-node pass, and to other widths.
 _SHARE_OF_PLAIN, _SHARE_OF_OTHERS = 0.5, 0.7
 _FADING = 0.005  # share of a wrong shape that each plain pass forgets: what made it may be over
+_LEAST_SHARE = 0.2  # of a pass's time, so that it tells of attention
+_DOUBT = 0.1  # square of the share from which on attention explains more of an error than all else
+_DEPTH_ROWS = 1024  # of the first depth; each further one ends at twice as many
+_MOST_ERROR = 0.7  # in a logarithm, that one pass may show
 _OUTRUN, _ENOUGH_SEEN = -0.25, 16  # a correction below which a curve was measured beside other work; passes that tell
 
 
-class PassTimeModel:
-    """Seconds of a pass over B trees of n nodes.
+@dataclass(slots=True)
+class _Depth:
+    """What passes showed of attention's time at about a past: the logarithm of its factor.
 
-    Measured times come through `take`, of one batch size. A pass of another takes as long as one of as many nodes in
-    all, and what further texts add to be read; what passes show corrects that, for batches of about their size. Without
-    a measurement a fixed growth is taken, in units of a one-node pass, and nothing is corrected.
+    weight: of the passes behind it, each a square of attention's share of its time.
+    """
+
+    log: float
+    weight: float = 0.0
+
+    def learn(self, error: float, share: float) -> float:
+        """Take what attention explains of an error in a pass's logarithm, by its share of the time; returns the rest.
+
+        A least-squares step, which is larger while few passes were seen, and the larger the share.
+        """
+        gain = max(_MEMORY, 1 / (1 + self.weight)) * share / (share * share + _DOUBT)
+        self.weight += share * share
+        self.log += gain * error
+        return error * (1 - share * gain)
+
+
+class PassTimeModel:
+    """Seconds of a pass over B trees of n nodes, each behind `past` rows: of texts that differ, their mean.
+
+    Measured times come through `take`, of one batch size. The products of a pass of another take as long as those of
+    one of as many nodes in all, and each of its texts is attended to as a single one is; what passes show corrects
+    that, for batches of about their size. Without a measurement a fixed growth is taken, in units of a one-node pass,
+    and nothing is corrected.
     """
 
     def __init__(self, max_width: int) -> None:
         self.max_width = max_width
         self._cost: PassCost | None = None
-        self._curves: dict[tuple[int, int], list[float]] = {}
+        self._curves: dict[tuple[int, int], tuple[list[float], list[float]]] = {}
+        self._depths: dict[int, _Depth] = {}
         self._corrections: dict[int, list[float]] = {}  # of a class of batches, the logarithm for each of widths
         self._num_seen: dict[tuple[int, int], int] = {}
         self._is_outrun_reported = False
@@ -59,11 +90,14 @@ class PassTimeModel:
 
         n = 0 .. widest, but no more than are known.
         """
-        curve = self._curve(batch_size, past)[: None if widest is None else widest + 1]
+        products, attention = self._curve(batch_size, past)
+        products = products[: None if widest is None else widest + 1]
         if not self.is_measured:
-            return curve
+            return products
         factors = [math.exp(correction) for correction in self._correction(batch_size)]
-        return [time * factors[number] for time, number in zip(curve, self._classes, strict=False)]
+        depth = math.exp(self._depth(past).log)
+        parts = zip(products, attention, self._classes, strict=False)
+        return [(time + depth * more) * factors[number] for time, more, number in parts]
 
     @property
     def padding_share(self) -> float:
@@ -75,15 +109,22 @@ class PassTimeModel:
         if not self.is_measured:
             return
         batch_size = len(widths)
-        curve = self._curve(batch_size, past)
-        width = min(equal_width(sum(widths), max(widths), batch_size, self.padding_share), len(curve) - 1)
+        products, attention = self._curve(batch_size, past)
+        width = min(equal_width(sum(widths), max(widths), batch_size, self.padding_share), len(products) - 1)
         number = self._classes[round(width)]
         corrections = self._correction(batch_size)
-        error = math.log(seconds / time_at(curve, width)) - corrections[number]
+        depth = self._depth(past)
+        attention_s = math.exp(depth.log) * time_at(attention, width)
+        pass_s = time_at(products, width) + attention_s
+        error = math.log(seconds / pass_s) - corrections[number]
+        error = min(max(error, -_MOST_ERROR), _MOST_ERROR)
+        if attention_s >= _LEAST_SHARE * pass_s:
+            self._depths[_depth_of(past)] = depth
+            error = depth.learn(error, attention_s / pass_s)
         key = _class_of(batch_size), number
         num_seen = self._num_seen.get(key, 0)
         self._num_seen[key] = num_seen + 1
-        step = max(_MEMORY, 1 / (num_seen + 2)) * min(max(error, -0.7), 0.7)
+        step = max(_MEMORY, 1 / (num_seen + 2)) * error
         if number == 0:
             plain = corrections[0] + step
             corrections[:] = [other + step + _FADING * (plain - other - step) for other in corrections]
@@ -106,29 +147,44 @@ class PassTimeModel:
     def _correction(self, batch_size: int) -> list[float]:
         return self._corrections.setdefault(_class_of(batch_size), [0.0] * (self._classes[-1] + 1))
 
-    def _curve(self, batch_size: int, past: int) -> list[float]:
+    def _depth(self, past: int) -> _Depth:
+        """That of a past; where no pass was near it, as the last one before it."""
+        number = _depth_of(past)
+        if number in self._depths:
+            return self._depths[number]
+        before = [each for each in self._depths if each < number]
+        return _Depth(self._depths[max(before)].log if before else 0.0)
+
+    def _curve(self, batch_size: int, past: int) -> tuple[list[float], list[float]]:
+        """Seconds that products and attention take, uncorrected, for n = 0 and on."""
         key = (batch_size, past // _PAST_STEP)
         curve = self._curves.get(key)
         if curve is None:
             curve = self._curves[key] = self._measured_curve(batch_size, (key[1] + 0.5) * _PAST_STEP)
         return curve
 
-    def _measured_curve(self, batch_size: int, past: float) -> list[float]:
+    def _measured_curve(self, batch_size: int, past: float) -> tuple[list[float], list[float]]:
         if self._cost is None:
-            return [math.inf, *(1 + _UNMEASURED_GROWTH * n for n in range(self.max_width))]
-        share, times = batch_size / self._cost.batch_size, self._cost.pass_seconds(past)
+            growing = [1 + _UNMEASURED_GROWTH * n for n in range(self.max_width)]
+            return [math.inf, *growing], [0.0] * (1 + self.max_width)
+        share, times = batch_size / self._cost.batch_size, self._cost.pass_seconds(self._cost.pasts[0])
         widest = len(times) - 1
         most = widest if share == 1 else max(1, min(widest, MAX_ROWS // batch_size))
-        widths = share * np.arange(1, min(most, self.max_width) + 1)
-        seconds = np.interp(widths, np.arange(1, widest + 1), times[1:])
+        numbers = np.arange(1, min(most, self.max_width) + 1)
+        seconds = np.interp(share * numbers, np.arange(1, widest + 1), times[1:])
         step = times[-1] - times[-2] if widest > 1 else times[-1]  # beyond the widest, it grows as the last ones did
-        seconds += step * np.maximum(widths - widest, 0)
-        read_s = times[1] - self._cost.pass_seconds(self._cost.pasts[0])[1]  # of a text's rows
-        text_s = np.interp(np.arange(1, len(widths) + 1), (1, BATCH_WIDTH), self._cost.text_s)
-        seconds += (text_s + max(read_s, 0.0)) * max(share - 1, 0.0)
-        return [math.inf, *seconds.tolist()]
+        seconds += step * np.maximum(share * numbers - widest, 0)
+        text_s = np.interp(numbers, (1, BATCH_WIDTH), self._cost.text_s)
+        seconds += text_s * max(share - 1, 0.0)
+        attention = share * self._cost.attention_seconds(past)[: len(numbers) + 1]
+        return [math.inf, *seconds.tolist()], attention.tolist()
 
 
 def _class_of(batch_size: int) -> int:
     """Batches that teach each other: 1, 2, 3 to 4, 5 to 8 ..."""
     return (batch_size - 1).bit_length()
+
+
+def _depth_of(past: int) -> int:
+    """Pasts that teach each other: up to 1023, to 2047, to 4095 ..."""
+    return (past // _DEPTH_ROWS).bit_length()

@@ -35,9 +35,9 @@ _TYPICAL_WIDTH = 8
 class StepPlan(NamedTuple):
     """One step of the running requests, which are named by their numbers.
 
-    past: committed rows of the longest request. backing_off: those that could draft but back off. trees: what the pass
-    verifies, of each request. drafts: whole drafts of those that drafted. forced: of others, what must come.
-    saved_s: of each request, the time that its draft promises to save; empty where nothing was drafted.
+    past: committed rows that its pass reads of a request, the mean. backing_off: those that could draft but back off.
+    trees: what the pass verifies, of each request. drafts: whole drafts of those that drafted. forced: of others, what
+    must come. saved_s: of each request, the time that its draft promises to save; empty where nothing was drafted.
     num_first: so many first nodes of the only tree go in a first pass, and the others in a second one directly behind
     it; 0 for one pass.
     """

@@ -55,6 +55,18 @@ def test_choice_is_the_best_of_all_widths(values: list[list[float]], growth: flo
         assert rate(1) >= best / 1.03  # no wider pass promises 2 % more
 
 
+def test_trees_shrink_as_the_past_grows_where_attention_takes_more_of_each_node() -> None:
+    """Memory gives the weights in 100 ms, behind which products of a few nodes take nothing."""
+    pasts = (64, 512, 2048)
+    seconds = np.array([[0.1 + 0.001 * n + past * (1e-6 + 2e-6 * n) for n in WIDTHS] for past in pasts])
+    planner = planner_of(PassCost(1, pasts, WIDTHS, seconds))
+    values = [0.9**depth for depth in range(16)]
+    chosen = [choose(planner, values, past=past) for past in (100, 2000, 8000, 32_000)]
+    assert chosen == sorted(chosen, reverse=True)
+    assert chosen[0] == 16
+    assert chosen[-1] <= 6
+
+
 def test_where_padding_costs_as_much_as_nodes_strong_evidence_sets_the_width_and_weak_does_not_pay() -> None:
     strong, weak = [1.0, 0.95, 0.9, 0.9, 0.85, 0.8, 0.8, 0.75], [1.0, 0.01, 0.01]
     planner = planner_of(cost(growth=0.02, batch_size=4), overheads=replace(NOTHING, draft_s=1e-3))
