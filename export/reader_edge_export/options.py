@@ -37,6 +37,7 @@ class ExportOptions:
     target: of IREE, a kind of machine, one of `target_machine.TARGETS`; None takes this machine's.
     speculator: a folder with a trained speculator, or AUTO for the layers for later tokens of the model itself.
     calibration_text: a text file that int8, int8-a16 and int4 are calibrated on; None takes the bundled texts.
+    chat_template: a Jinja file; None takes the model's own.
     """
 
     precision: str = AUTO
@@ -49,6 +50,7 @@ class ExportOptions:
     engine: str = ONNX_RUNTIME
     target: str | None = None
     speculator: str | Path | None = None
+    chat_template: Path | None = None
 
     def __post_init__(self) -> None:
         if self.precision not in (AUTO, *PRECISIONS):

@@ -21,6 +21,7 @@ from reader_edge_export.package.source_files import version_of
 from reader_edge_export.package_graph import TOP_K, write_commit_graph, write_graph
 from reader_edge_export.progress import Progress
 from reader_edge_export.quantize.gguf_products import StoredTypes
+from reader_edge_export.sources.folder.folder_tokenizer import read_template
 from reader_edge_export.sources.layered_model import LayeredModel
 from reader_edge_export.sources.source import Source
 from reader_edge_export.sources.source_model import SourceModel, hidden_size_of, vocab_size_of
@@ -116,7 +117,7 @@ class PackageExport:
     def _open(self) -> _Opened:
         """The source, checked as far as it can be before anything is computed; its tokenizer is written."""
         with self._progress.enter("checking the tokenizer"):  # its errors come before weights are read
-            tokenizer = self._source.load_tokenizer(self._source.config_vocab_size)
+            tokenizer = self._load_tokenizer(self._source.config_vocab_size)
         if self._speculator_source is not None:
             with self._progress.enter("checking the speculator"):
                 self._speculator = SpeculatorExport.of(self._speculator_source, self._source, self._options)
@@ -124,7 +125,7 @@ class PackageExport:
             model = self._source.open_model()
             vocab_size = vocab_size_of(model.skeleton)
             if vocab_size != self._source.config_vocab_size:
-                tokenizer = self._source.load_tokenizer(vocab_size)
+                tokenizer = self._load_tokenizer(vocab_size)
             _check_ids(*self._source.special_token_ids(tokenizer), vocab_size)
             text = text_tokenizer(tokenizer)
             check_chat_template(text, self._source.max_context)
@@ -132,6 +133,13 @@ class PackageExport:
         kept = StoredTypes.of(model) if self._precision.keeps_blocks else StoredTypes()
         self.other_types = kept.num_others
         return _Opened(model, tokenizer, text, kept)
+
+    def _load_tokenizer(self, vocab_size: int) -> PreTrainedTokenizerFast:
+        """The source's tokenizer, with the chat template that the package gets."""
+        tokenizer = self._source.load_tokenizer(vocab_size)
+        if self._options.chat_template is not None:
+            tokenizer.chat_template = read_template(self._options.chat_template)
+        return tokenizer
 
     def _trace(self, model: SourceModel, work: Path, state_ids: tuple[int, ...]) -> list[TracedLayer]:
         with self._progress.enter("tracing"):

@@ -25,6 +25,7 @@ class ExportArguments:
     kv: Type of the KV cache with attention 'exact'. 'int8' takes about a quarter of the memory of 'fp32' and is read
       faster; it is for keep, int8, int8-a16 and int4 only, and their default. 'fp16' takes half.
     max_context: Tokens of prompt and answer together. Default: the model's own limit.
+    chat_template: Take the chat template in this Jinja file, for a model without one or in place of its own.
     calibration_text: Text to calibrate int8, int8-a16 and int4 on. Default: bundled texts.
     check: How to compare the package with its source. 'full' measures for a minute or two, and makes the table of
       likely next tokens that drafts come from; 'quick' takes a tenth of the text and makes no table; 'none' compares
@@ -41,6 +42,7 @@ class ExportArguments:
     attention: Annotated[str | None, ATTENTIONS] = None
     kv: Annotated[str | None, tuple(KV_TYPES)] = None
     max_context: Annotated[int | None, options.IntegerRange(16)] = None
+    chat_template: Annotated[Path | None, options.FILE] = None
     calibration_text: Annotated[Path | None, options.FILE] = None
     check: Annotated[str, ("none", "quick", "full")] = "full"
     engine: Annotated[str, ("onnxruntime", "iree")] = "onnxruntime"

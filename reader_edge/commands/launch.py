@@ -47,6 +47,12 @@ def _address(ctx: click.Context, parameter: click.Parameter, value: str | None) 
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS]...")
 @click.option("--model", type=MODEL, help="The model. Default: the one of the server that runs.")
 @click.option("--workspace", type=options.FOLDER, help="Draft from the text files under this folder, in a new server.")
+@click.option(
+    "--prefix-cache",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Keep prompts in this folder, in a new server, so that the next one need not read them again.",
+)
 @click.option("--url", callback=_address, help=f"Server to use.  [default: the one at {_URL}, or a new one]")
 @click.option("--api-key-file", type=options.FILE, help="A file with the key of the server at --url.")
 def launch(
@@ -54,6 +60,7 @@ def launch(
     arguments: Sequence[str],
     model: str | None,
     workspace: Path | None,
+    prefix_cache: Path | None,
     url: str | None,
     api_key_file: Path | None,
 ) -> None:
@@ -74,15 +81,28 @@ def launch(
         found = served_model(url or _URL, model, read_key(api_key_file))
         if found is None and url is not None:
             raise click.UsageError(f"No server answers at {url}: start one, or leave --url out.")
-        if found is not None and workspace is not None:
+        own = {"--workspace": workspace, "--prefix-cache": prefix_cache}
+        given = {name: str(folder) for name, folder in own.items() if folder is not None}
+        if found is not None and given:
             raise click.UsageError(
-                f"A server runs at {found.url} already: leave --workspace out, or stop it and have one started."
+                f"A server runs at {found.url} already: leave {next(iter(given))} out, or stop it and have one started."
             )
-        served = found or stack.enter_context(_started(model, workspace))
+        served = found or stack.enter_context(_started(model, [part for each in given.items() for part in each]))
+        click.echo(
+            f"{agent.title} runs on '{served.name}' at {served.url}: {served.context} tokens of context, "
+            f"{served.max_tokens} of an answer at most.",
+            err=True,
+        )
         if served.context < _ROOMY:
             click.echo(
                 f"'{served.name}' has a context of {served.context} tokens: agents send 10,000 to 20,000 at once, so "
                 "take a model with more.",
+                err=True,
+            )
+        if served.max_tokens < served.wanted_tokens:
+            click.echo(
+                f"The server gives an answer {served.max_tokens} tokens at most: agents write whole files, so start it "
+                f"with --max-tokens {served.wanted_tokens}.",
                 err=True,
             )
         setup = agent.setup(served, Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="reader-edge-"))))
@@ -92,7 +112,7 @@ def launch(
 
 
 @contextmanager
-def _started(model: str | None, workspace: Path | None) -> Iterator[AgentModel]:
+def _started(model: str | None, given: Sequence[str]) -> Iterator[AgentModel]:
     """A server for a model, which is fetched and exported first where that is due."""
     from reader_edge.models.model_source import MODEL_VARIABLE, find_package
 
@@ -101,7 +121,7 @@ def _started(model: str | None, workspace: Path | None) -> Iterator[AgentModel]:
     if not model:
         raise click.UsageError(f"No server answers at {_URL}: name a model to serve, as --model qwen3:4b.")
     find_package(model)
-    with started_server(model, workspace) as served:
+    with started_server(model, given) as served:
         yield served
 
 

@@ -10,23 +10,30 @@ MAX_TOKENS = 32_768  # of an answer: agents write whole files
 NO_KEY = "not-needed"  # where a client wants some key
 KEY_VARIABLE = "READER_EDGE_API_KEY"
 _PROVIDER = "reader-edge"
+_PATIENCE_MS = 3_600_000  # on a slow machine, the first prompt alone may take minutes
 
 
 @dataclass(frozen=True, slots=True)
 class AgentModel:
     """A model that an agent is run on. url: of its server, without a path. key: what clients send.
 
-    context: tokens of prompt and answer together.
+    context: tokens of prompt and answer together. answer_limit: of its server.
     """
 
     url: str
     name: str
     context: int
     key: str = NO_KEY
+    answer_limit: int = MAX_TOKENS
 
     @property
     def max_tokens(self) -> int:
         """Of an answer: clients leave so much of the context free for it, and use the rest."""
+        return min(self.answer_limit, self.wanted_tokens)
+
+    @property
+    def wanted_tokens(self) -> int:
+        """What `max_tokens` would be, if the server had no limit."""
         return min(MAX_TOKENS, self.context // 4)
 
     @property
@@ -68,13 +75,15 @@ def _claude(model: AgentModel, folder: Path) -> Setup:
         "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(model.context),
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(model.max_tokens),
-        "API_TIMEOUT_MS": "3600000",
+        "API_TIMEOUT_MS": str(_PATIENCE_MS),
     }
     return Setup(environment)
 
 
 def _codex(model: AgentModel, folder: Path) -> Setup:
-    provider = {"name": _PROVIDER, "base_url": model.openai_url, "wire_api": "responses", "env_key": KEY_VARIABLE}
+    place = {"base_url": model.openai_url, "wire_api": "responses", "env_key": KEY_VARIABLE}
+    # Comments of a stream are no word to it: after 300 s without one it would ask again.
+    provider = {"name": _PROVIDER, **place, "stream_idle_timeout_ms": _PATIENCE_MS}
     table = ", ".join(f"{name} = {json.dumps(value)}" for name, value in provider.items())
     settings = {
         "model": json.dumps(model.name),

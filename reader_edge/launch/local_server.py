@@ -14,7 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from http.client import InvalidURL
 from pathlib import Path
@@ -41,7 +41,8 @@ _PLACE = re.compile(rf" at (http://{re.escape(HOST)}:\d+)/v1 \(")  # where `serv
 def served_model(url: str, name: str | None, key: str | None) -> AgentModel | None:
     """The model of this name behind a server, or its first one; None where no such server answers.
 
-    Raises ConfigError for a server without this model, or one that refuses the key.
+    Raises ConfigError for a server without this model, or one that refuses the key, and for a model without a chat
+    template.
     """
     reply = _get(f"{url}/v1/models" + ("" if name is None else f"/{quote(name, safe='/:')}"), key)
     if reply is None:
@@ -56,15 +57,31 @@ def served_model(url: str, name: str | None, key: str | None) -> AgentModel | No
     found = values if name is not None else next(iter(values.get("data") or []), None)
     if status != 200 or not isinstance(found, dict) or not isinstance(found.get("id"), str):
         return None
-    context = found.get("max_model_len")
-    return AgentModel(url, found["id"], context if isinstance(context, int) else _SUPPOSED_CONTEXT, key or NO_KEY)
+    context, limit = found.get("max_model_len"), _answer_limit(url, found["id"], key)
+    return AgentModel(
+        url, found["id"], context if isinstance(context, int) else _SUPPOSED_CONTEXT, key or NO_KEY, limit
+    )
+
+
+def _answer_limit(url: str, name: str, key: str | None) -> int:
+    """Most tokens of an answer. Raises ConfigError for a model without a chat template."""
+    _, values = _get(f"{url}/props?model={quote(name, safe='')}", key) or (0, {})
+    if values.get("chat_template") == "":
+        raise ConfigError(
+            f"{short_repr(name)} has no chat template, which agents need: take another model, or give it one by "
+            "`reader-edge export MODEL PACKAGE --chat-template FILE`."
+        )
+    limit: Any = values
+    for part in ("default_generation_settings", "params", "n_predict"):
+        limit = limit.get(part) if isinstance(limit, dict) else None
+    return limit if isinstance(limit, int) and limit > 0 else MAX_TOKENS
 
 
 @contextmanager
-def started_server(model: str, workspace: Path | None) -> Iterator[AgentModel]:
+def started_server(model: str, further: Sequence[str] = ()) -> Iterator[AgentModel]:
     """Serve a model on this machine within the context, to who has its key. Its log is shown until it answers.
 
-    workspace: a folder whose files are drafted from. Raises ProviderError where the server ends by itself.
+    further: options of `serve`. Raises ProviderError where the server ends by itself, and what `served_model` does.
     """
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="reader-edge-"))
@@ -73,10 +90,9 @@ def started_server(model: str, workspace: Path | None) -> Iterator[AgentModel]:
         file.write_text(key)
         options = ["--port", "0", "--api-key-file", str(file)]
         options += ["--max-tokens", str(MAX_TOKENS), "--max-seconds", str(_MAX_ANSWER_S)]
-        options += [] if workspace is None else ["--workspace", str(workspace)]
         with signals_held():
             process = subprocess.Popen(
-                [sys.executable, "-m", "reader_edge", "serve", *options, "--", model],
+                [sys.executable, "-m", "reader_edge", "serve", *options, *further, "--", model],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,

@@ -207,16 +207,20 @@ class CompletionRun:
     def progress(self) -> Json:
         """How much of the prompts was read, in the words of llama.cpp's server; {} where all of it was.
 
-        Of choices to the same prompt the first counts.
+        Of choices to the same prompt the first counts. "left_ms": what the rest takes by the passes so far.
         """
         first = self._streams[:: self._completion_request.num_choices]
         total = sum(len(stream.prompt_token_ids) for stream in first)
         processed = sum(stream.num_read_tokens for stream in first)
         if total == processed:
             return {}
-        cached = sum(stream.stats.num_reused_tokens for stream in first if stream.stats is not None)
+        stats = [stream.stats for stream in first if stream.stats is not None]
+        cached, read_s = sum(each.num_reused_tokens for each in stats), sum(each.prefill_s for each in stats)
         time_ms = int((time.monotonic() - self.start_s) * 1000)
-        return {"prompt_progress": {"total": total, "cache": cached, "processed": processed, "time_ms": time_ms}}
+        progress = {"total": total, "cache": cached, "processed": processed, "time_ms": time_ms}
+        if processed > cached and read_s:
+            progress["left_ms"] = int((total - processed) * read_s / (processed - cached) * 1000)
+        return {"prompt_progress": progress}
 
     @property
     def headers(self) -> dict[str, str]:

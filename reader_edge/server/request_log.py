@@ -1,8 +1,10 @@
-"""A line of the log for each request: what it was, and what came of it; prompts only on request.
+"""A line of the log for each request: what it was, and what came of it; prompts only on request. Further lines tell
+how far a long prompt is read.
 
 Keys, headers and queries are in no line.
 """
 
+import asyncio
 import json
 import logging
 import re
@@ -20,6 +22,7 @@ LEFT_STATUS = 499  # nginx's; nobody is there to read it
 SOCKET_STATUS = 101
 
 _NAME = "reader_edge.note"  # in an ASGI scope
+SLOW_S, AGAIN_S = 3.0, 10.0  # after which the log first tells how far a prompt is read, and between such lines
 _MAX_MODEL, _MAX_PATH, _MAX_ERROR, _MAX_PROMPT = 100, 200, 500, 10_000  # characters
 _COUNTS = {
     "prompt_tokens": "prompt_tokens",
@@ -100,6 +103,15 @@ class RequestNote:
             fields = self._fields()
             _LOG.log(level, "%s", _line(fields), extra={"fields": fields})
 
+    def write_progress(self) -> None:
+        """Have a line that tells how far the prompt is read, while it is."""
+        reading = {} if self.progress is None else self.progress().get("prompt_progress")
+        if isinstance(reading, dict) and reading:
+            left_ms = reading.get("left_ms")
+            left = "" if left_ms is None else f", about {max(1, round(left_ms / 1000))} s left"
+            words = f"{reading['processed']} of {reading['total']} tokens of the prompt read{left}"
+            _LOG.info("%s %s ... %s", self.method, _word(_cut(self.path, _MAX_PATH)), words)
+
     def _fields(self) -> dict[str, object]:
         usage: Mapping[str, Any] = {} if self.usage is None else self.usage()
         counts = {**usage, **usage.get("completion_tokens_details", {})}
@@ -138,13 +150,22 @@ class RequestLog:
                 note.status = SOCKET_STATUS
             await send(message)
 
+        watching = asyncio.ensure_future(_watch(note))
         try:
             await self._app(scope, receive, send_noted)
         except BaseException as error:
             note.break_off(error)
             raise
         finally:
+            watching.cancel()
             note.write()
+
+
+async def _watch(note: RequestNote) -> None:
+    await asyncio.sleep(SLOW_S)
+    while True:
+        note.write_progress()
+        await asyncio.sleep(AGAIN_S)
 
 
 def note_of(scope: Scope) -> RequestNote:

@@ -21,7 +21,7 @@ from reader_edge.prompts import read_prompts
 from reader_edge.remote.remote_server import read_key
 from reader_edge.server.authentication import read_api_keys
 from reader_edge_export.sources.folder.folder_files import read_json
-from reader_edge_export.sources.folder.folder_tokenizer import _read_template as read_template
+from reader_edge_export.sources.folder.folder_tokenizer import read_template
 from reader_edge_export.texts.text_set import TextSet
 from reader_edge_runtime.errors import UserFileError
 from reader_edge_runtime.package import pipeline_file

@@ -117,8 +117,11 @@ def test_options_reach_the_exporter(
     text = tmp_path / "text.txt"
     text.write_text("words")
     options = f"--precision int4 --attention fast --kv fp32 --max-context 128 --calibration-text {text} --force".split()
+    options += ["--chat-template", str(text)]
     assert runner.invoke(main, ["export", "some/model", "out", *options]).exit_code == 0
-    assert sent[0][2] == ExportOptions("int4", "fast", max_context=128, force=True, calibration_text=text, kv="fp32")
+    assert sent[0][2] == ExportOptions(
+        "int4", "fast", max_context=128, force=True, calibration_text=text, kv="fp32", chat_template=text
+    )
 
 
 def test_a_context_that_is_too_short_is_one_sentence(runner: CliRunner) -> None:

@@ -49,11 +49,15 @@ class Models(BaseHTTPRequestHandler):
         {"id": "second", "max_model_len": 65536},
     )
 
+    props: tuple[int, object] = (404, {})  # of a server that has no such path
+
     def do_GET(self) -> None:
         name = self.path.removeprefix("/v1/models").removeprefix("/")
         found = next((each for each in self.models if each["id"] == name), None)
         if self.headers["Authorization"] != f"Bearer {KEY}":
             self._answer(401, {"error": {"message": "no key"}})
+        elif self.path.startswith("/props"):
+            self._answer(*self.props)
         elif name and found is None:
             self._answer(404, {"error": {"message": "no such model"}})
         else:
@@ -116,15 +120,54 @@ def test_a_client_gets_the_server_that_runs_and_its_exit_code_is_passed_on(
 def test_a_model_is_chosen_by_name(runner: CliRunner, server: str, client: Path, key_file: Path) -> None:
     given = ("--url", server, "--api-key-file", key_file, "--model")
     result = _launch(runner, "codex", *given, "second", "--", "exec", "hi")
-    assert (result.exit_code, result.stderr) == (7, "")
+    place = f"Codex CLI runs on 'second' at {server}: 65536 tokens of context, 16384 of an answer at most.\n"
+    assert (result.exit_code, result.stderr) == (7, place)
     arguments = json.loads(client.read_text())["arguments"]
     assert arguments[-2:] == ["exec", "hi"]
     assert {'model="second"', "model_context_window=65536"} <= set(arguments)
+    assert any("stream_idle_timeout_ms = 3600000" in each for each in arguments)
     refused = _launch(runner, "codex", *given, "second", "--workspace", client.parent)
     assert (refused.exit_code, f"A server runs at {server} already" in refused.stderr) == (2, True)
     refused = _launch(runner, "codex", *given, "third")
     assert refused.exit_code == 2
     assert f"The server at {server} has no model 'third'" in refused.stderr
+
+
+def test_a_limit_of_the_server_is_the_clients_own_and_is_warned_of(
+    runner: CliRunner, server: str, client: Path, key_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    props = {"chat_template": "{{ messages }}", "default_generation_settings": {"params": {"n_predict": 24}}}
+    monkeypatch.setattr(Models, "props", (200, props))
+    result = _launch(runner, "claude", "--url", server, "--api-key-file", key_file, "--model", "second")
+    assert result.exit_code == 7
+    assert json.loads(client.read_text())["environment"]["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] == "24"
+    assert "24 of an answer at most" in result.stderr
+    assert "start it with --max-tokens 16384" in result.stderr
+
+
+@pytest.mark.parametrize("answer", [(200, {"default_generation_settings": {"params": {"n_predict": -1}}}), (200, [])])
+def test_a_server_that_names_no_limit_has_none(
+    answer: tuple[int, object],
+    runner: CliRunner,
+    server: str,
+    client: Path,
+    key_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Models, "props", answer)
+    result = _launch(runner, "claude", "--url", server, "--api-key-file", key_file, "--model", "second")
+    assert "16384 of an answer at most" in result.stderr
+
+
+def test_a_model_without_a_chat_template_is_refused_before_the_client_starts(
+    runner: CliRunner, client: Path, package: PackageCopy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch_command, "_URL", "http://127.0.0.1:1")
+    refused = _launch(runner, "claude", "--model", package.folder)
+    assert refused.exit_code == 2
+    assert "'package' has no chat template, which agents need" in refused.stderr.splitlines()[-1]
+    assert "reader-edge export MODEL PACKAGE --chat-template FILE" in refused.stderr
+    assert not client.exists()
 
 
 @pytest.mark.parametrize(
@@ -161,8 +204,11 @@ def test_without_a_server_one_is_started_and_ends_with_the_client(
 ) -> None:
     monkeypatch.setattr(launch_command, "_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("ASKS", "1")
-    result = _launch(runner, "claude", "--model", chat_package.folder, "--workspace", client.parent)
+    kept = client.parent / "kept"
+    folders = ("--workspace", client.parent, "--prefix-cache", kept)
+    result = _launch(runner, "claude", "--model", chat_package.folder, *folders)
     assert result.exit_code == 7, result.stderr
+    assert kept.is_dir()
     seen = json.loads(client.read_text())
     without_key, with_key = seen["models"]
     assert without_key == "HTTP Error 401: Unauthorized"  # of others on this machine

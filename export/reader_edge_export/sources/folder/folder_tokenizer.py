@@ -217,7 +217,7 @@ def chat_templates_of(folder: Path, settings: Mapping[str, Any]) -> Any:
     """
     files = {"default": folder / _FILE} if (folder / _FILE).exists() else {}
     files |= {path.stem: path for path in sorted((folder / _FURTHER).glob("*.jinja"))[:_MAX_TEMPLATES]}
-    found = {name: _read_template(path) for name, path in files.items()}
+    found = {name: read_template(path) for name, path in files.items()}
     if found:
         return found["default"] if list(found) == ["default"] else found
     given = settings.get("chat_template")
@@ -237,7 +237,8 @@ def _by_name(templates: list[Any]) -> dict[str, Any]:
         ) from None
 
 
-def _read_template(path: Path) -> str:
+def read_template(path: Path) -> str:
+    """A chat template from its file. Raises TokenizerError."""
     check_plain_file(path, TokenizerError, "fetch the model again")
     num_bytes = path.stat().st_size
     if num_bytes > MAX_TEMPLATE_BYTES:

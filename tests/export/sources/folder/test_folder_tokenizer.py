@@ -3,6 +3,7 @@
 import json
 import re
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -287,6 +288,19 @@ def test_a_template_gets_the_tokenizers_own_tokens_and_not_the_generation_config
     assert (package.manifest.eos_token_ids, package.manifest.bos_token_id) == ((7, 1), 9)
     tokenizer = PackageTokenizer.open(package)
     assert tokenizer.encode_chat(Conversation([{"role": "user", "content": "the"}])) == [0, *tokenizer.encode("the"), 1]
+
+
+def test_a_template_that_is_given_comes_in_place_of_the_models_own(source: Path, tmp_path: Path) -> None:
+    (source / "chat_template.jinja").write_text("its own")
+    given = tmp_path / "given.jinja"
+    given.write_text(TEMPLATE)
+    export_model(source, tmp_path / "out", replace(FP32, chat_template=given))
+    package = ModelPackage.open(tmp_path / "out")
+    package.check_files()
+    assert PackageTokenizer.open(package).chat_source == TEMPLATE
+    given.write_bytes(b"\xff\xfe")
+    with pytest.raises(TokenizerError, match=r"given\.jinja' is no text"):
+        export_model(source, tmp_path / "none", replace(FP32, chat_template=given))
 
 
 def test_special_tokens_that_are_to_be_split_are_refused(source: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import httpx
 import pytest
 import uvicorn
 
-from reader_edge.server import listening
+from reader_edge.server import listening, request_log
 from reader_edge.server.endpoints import ANTHROPIC_ENDPOINTS, OLLAMA_ENDPOINTS
 from reader_edge.server.listening import Connection
 from reader_edge.server.settings import ServerSettings
@@ -269,6 +270,28 @@ def test_a_client_that_leaves_is_a_line(served: Served, lines: RequestLines, lea
         assert line["model"] == "demo"
         assert line["prompt_tokens"] > 0
         assert 0 < line["completion_tokens"] < 400
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_long_prompt_has_lines_that_say_how_far_it_is_read(
+    served: Served, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, is_streamed: bool
+) -> None:
+    lines, prefill = RequestLines(caplog), served.engine.engine.decoder._prefill
+    score_chunk = prefill.score_chunk
+
+    def slow_chunk(*given: Any) -> int:
+        time.sleep(0.1)
+        return score_chunk(*given)
+
+    monkeypatch.setattr(request_log, "SLOW_S", 0.01)
+    monkeypatch.setattr(request_log, "AGAIN_S", 0.02)
+    monkeypatch.setattr(prefill, "score_chunk", slow_chunk)
+    served.post("/v1/completions", BODY | {"prompt": "a file " * 400, "stream": is_streamed})
+    *reading, ended = lines.records
+    assert vars(ended)["fields"]["status"] == 200
+    shown = [each.getMessage() for each in reading]
+    assert re.match(r"POST /v1/completions \.\.\. \d+ of \d+ tokens of the prompt read", shown[0])
+    assert re.search(r"\.\.\. [1-9]\d* of \d+ tokens of the prompt read, about \d+ s left$", shown[-1])
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
