@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _MAPS, _SMAPS = Path("/proc/self/maps"), Path("/proc/self/smaps")
-_MIN_BYTES = 4 << 20  # smaller mappings are not worth the call
+_MIN_BYTES = 4 << 20  # smaller mappings are not worth the call, nor four in all smaps' walk through all memory
 _HUGE = 2 << 20  # bytes of a huge page, which begins at a multiple of them
 _MAPPING = r"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \d+ +"  # and its file
 _UNWRITTEN = r"(?:\w+:.*\n)*?Anonymous: +0 kB"  # of what smaps has behind a mapping: pages of this process's own
@@ -37,8 +37,8 @@ class FilePages:
     """
 
     def __init__(self, file: Path, others: Sequence[Range] = ()) -> None:
-        # Whether pages were written is a walk through all of this process's memory, which small mappings are not worth.
-        self.ranges = _large(mapped_ranges(file), others) and _large(_mappings(file, _SMAPS, _UNWRITTEN), others)
+        num_bytes = sum(size for _, size in _large(mapped_ranges(file), others))
+        self.ranges = _large(_mappings(file, _SMAPS, _UNWRITTEN), others) if num_bytes >= 4 * _MIN_BYTES else []
         self._split()
 
     def forget(self) -> None:

@@ -99,7 +99,7 @@ def test_pages_that_somebody_else_mapped_are_left_alone(file: Path) -> None:
 
 def test_two_sessions_forget_each_its_own_pages(demo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the second one wipes out memory that took the place of the first one's weights, once that is gone."""
-    monkeypatch.setattr(process_memory, "_MIN_BYTES", 1 << 20)  # the demo's weights are small
+    monkeypatch.setattr(process_memory, "_MIN_BYTES", 1 << 18)  # the demo's weights are small
     first, second = (HostTarget.open(ModelPackage.open(demo_folder), uses_native=False) for _ in range(2))
     pages = [
         {page for start, size in target._weights.ranges for page in range(start, start + size, mmap.PAGESIZE)}
