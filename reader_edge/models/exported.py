@@ -10,7 +10,7 @@ from reader_edge.models.store import StoredModel
 from reader_edge.terminal.console import work_progress
 from reader_edge.terminal.formatting import readable_time, visible
 from reader_edge_export.options import AUTO, ExportOptions
-from reader_edge_export.sources.find import is_gguf
+from reader_edge_export.sources.find import gguf_files, is_gguf
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.package.manifest import MANIFEST_NAME
 from reader_edge_runtime.package.manifest_file import FORMAT_VERSION
@@ -89,13 +89,13 @@ def exported(source: ModelSource, check: str = AUTO) -> Path:
 def _export_seconds(path: Path) -> float:
     """How long an export takes on two cores, at a rough guess by the size of the weights."""
     if is_gguf(path):
-        return _GGUF_S + _GGUF_S_A_GIGABYTE * path.stat().st_size / 1e9
+        return _GGUF_S + _GGUF_S_A_GIGABYTE * sum(part.stat().st_size for part in gguf_files(path)) / 1e9
     weights = sum(file.stat().st_size for suffix in ("safetensors", "bin") for file in path.glob(f"*.{suffix}"))
     return _FOLDER_S + _FOLDER_S_A_GIGABYTE * weights / 1e9
 
 
 def _source_key(path: Path) -> str:
     """Changes when a file of the model does. Sizes and times: reading all weights at every start would take seconds."""
-    files = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else [path]
+    files = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else gguf_files(path)
     stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     return f"{path.resolve()} {stats}"

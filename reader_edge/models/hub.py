@@ -18,6 +18,7 @@ from reader_edge.terminal.console import OnProgress
 from reader_edge_export.libraries import quiet_libraries
 from reader_edge_export.package.package_folder import is_disk_full
 from reader_edge_export.sources.architectures import check_architecture
+from reader_edge_export.sources.find import part_names
 from reader_edge_export.sources.folder.folder_files import read_json
 from reader_edge_export.sources.pooling import POOLING_FILE
 from reader_edge_runtime.errors import (
@@ -58,7 +59,7 @@ class _File:
 
 @dataclass(frozen=True, slots=True)
 class _Revision:
-    """A repository at one commit: its files with plain names, none in folders but what says how it pools."""
+    """A repository at one commit: its files with plain names, in folders GGUF files and what says how it pools."""
 
     commit: str
     files: tuple[_File, ...]
@@ -66,10 +67,14 @@ class _Revision:
     @classmethod
     def of(cls, info: "ModelInfo") -> "_Revision":
         """Check an answer of the hub. Raises whatever a value of another kind raises."""
-        plain = [
-            file for file in info.siblings or [] if _NAME.fullmatch(file.rfilename) or file.rfilename == POOLING_FILE
-        ]
+        plain = [file for file in info.siblings or [] if _is_plain(file.rfilename)]
         return cls(_matching(_COMMIT, info.sha), tuple(map(_File.of, plain)))
+
+
+def _is_plain(name: str) -> bool:
+    folder, _, own = name.rpartition("/")
+    is_gguf = name.endswith(".gguf") and _NAME.fullmatch(folder)
+    return name == POOLING_FILE or bool(_NAME.fullmatch(own) and (is_gguf or not folder))
 
 
 def _matching(pattern: re.Pattern[str], text: str | None) -> str:
@@ -79,7 +84,7 @@ def _matching(pattern: re.Pattern[str], text: str | None) -> str:
 
 
 def fetch(origin: Origin, folder: Path, on_progress: OnProgress) -> None:
-    """Fetch a model into a folder: the one file that is wanted, or a folder in Hugging Face format.
+    """Fetch a model into a folder: the one file that is wanted, in all its parts, or a folder in Hugging Face format.
 
     Whole files of an earlier try are kept. The library itself resumes a file that breaks off, a few times.
     Raises HubUnavailableError soon where there is no network, CatalogueError, and UnsupportedArchitectureError before
@@ -170,10 +175,14 @@ def _silence(hub_id: str, reason: str) -> HubUnavailableError:
 
 def _wanted_files(origin: Origin, files: Sequence[_File]) -> list[_File]:
     if origin.file:
-        wanted = [file for file in files if file.name == origin.file]
-        if not wanted:
-            raise CatalogueError(f"'{origin.hub_id}' holds no file '{origin.file}'{_gguf_files(files)}.")
-        return wanted
+        parts = part_names(origin.file)
+        if origin.file != parts[0]:
+            raise CatalogueError(f"'{origin.file}' is not the first of {len(parts)} parts: name '{parts[0]}' instead.")
+        found = {file.name: file for file in files}
+        for name in parts:
+            if name not in found:
+                raise CatalogueError(f"'{origin.hub_id}' holds no file '{name}'{_gguf_files(files)}.")
+        return [found[name] for name in parts]
     wanted = [file for file in files if any(fnmatch(file.name, pattern) for pattern in _WANTED)]
     if not any(file.name == "config.json" for file in wanted):
         raise CatalogueError(
@@ -226,3 +235,8 @@ def _check(place: Path, files: Sequence[_File]) -> None:
     for path in place.iterdir():  # huggingface_hub's notes, and what an earlier revision had
         if path.name not in {file.name.partition("/")[0] for file in files}:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for file in files:
+        if file.name != POOLING_FILE and "/" in file.name:  # a GGUF file of a folder, which is the source itself
+            (place / file.name).rename(place / Path(file.name).name)
+            if not any((place / file.name).parent.iterdir()):
+                (place / file.name).parent.rmdir()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reader_edge.models.catalogue import Origin
+from reader_edge_export.sources.find import part_names
 from reader_edge_export.sources.folder.folder_files import shard_of_tensors
 from reader_edge_export.sources.folder.hugging_face import OTHER_TOKENIZERS
 from reader_edge_runtime.errors import CatalogueError
@@ -24,7 +25,8 @@ _FURTHER_FOLDER = "additional_chat_templates"
 class CachedModel:
     """What the cache holds of a model.
 
-    path: its snapshot's folder, or the one file that is wanted. lacking: a file that is not there, None of a whole one.
+    path: its snapshot's folder, or the one file that is wanted, the first of its parts. lacking: a file that is not
+    there, None of a whole one.
     """
 
     path: Path
@@ -51,10 +53,13 @@ def find_cached(origin: Origin) -> CachedModel | None:
     snapshot = _snapshot(cache, cache / f"models--{origin.hub_id.replace('/', '--')}")
     if snapshot is None:
         return None
-    for path in (snapshot, *snapshot.iterdir(), *(snapshot / _FURTHER_FOLDER).glob("*")):
+    wanted = snapshot / (origin.file or "config.json")
+    for path in (snapshot, *snapshot.iterdir(), *(snapshot / _FURTHER_FOLDER).glob("*"), *wanted.parent.glob("*")):
         _check_inside(path, cache)
     if origin.file is not None:
-        return CachedModel(snapshot / origin.file, None if (snapshot / origin.file).is_file() else origin.file)
+        parts = [wanted.with_name(name) for name in part_names(wanted.name)]
+        lacking = next((part for part in parts if not part.is_file()), None)
+        return CachedModel(wanted, None if lacking is None else lacking.relative_to(snapshot).as_posix())
     _check_kind(snapshot, origin.hub_id)
     return CachedModel(snapshot, _lacking(snapshot))
 
@@ -63,8 +68,8 @@ def absence_sentence(origin: Origin, cached: CachedModel | None) -> str:
     """Where a model was looked for that cannot be fetched, in a sentence."""
     if cached is None:
         return f"Nor is it in the Hugging Face cache '{hub_cache()}'."
-    folder = cached.path.parent if origin.file else cached.path
-    wanted = f"{origin.hub_id} {origin.file}" if origin.file else origin.hub_id
+    folder = cached.path.parents[origin.file.count("/")] if origin.file else cached.path
+    wanted = f"{origin.hub_id} {cached.lacking}" if origin.file else origin.hub_id
     return (
         f"The Hugging Face cache holds it in part: '{folder}' lacks {cached.lacking}, "
         f"which `hf download {wanted}` brings."

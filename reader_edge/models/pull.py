@@ -52,7 +52,7 @@ def pulled(name: str) -> Path:
 
 def _without_links(source: Path, name: str) -> Path:
     """A source that came over a network, where a link could lead anywhere. Raises CatalogueError for one."""
-    for path in (source, *(sorted(source.iterdir()) if source.is_dir() else ())):
+    for path in (source, *(source if source.is_dir() else source.parent).iterdir()):
         if path.is_symlink():
             raise CatalogueError(
                 f"'{path}' is a link, which no download brings: `reader-edge rm {name}`, then pull it."

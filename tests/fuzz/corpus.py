@@ -96,6 +96,11 @@ CORPUS: dict[str, dict[str, bytes]] = {
         "a first width that is not 1": json.dumps({**_COST, "widths": [2, 3]}).encode(),
         "endless nesting": b"[" * 100_000,
     },
+    "part of gguf": {
+        "more parts than files": raw_gguf([("split.no", 2, b"\1\0"), ("split.count", 2, b"\xff\xff")]),
+        "a number of exabytes": raw_gguf([("split.no", 10, b"\xff" * 8), ("split.count", 2, b"\3\0")]),
+        "a list for a count": raw_gguf([("split.no", 2, b"\1\0"), ("split.count", 9, bytes(12))]),
+    },
     "gguf": {
         "nothing": b"",
         "more tensors than atoms": raw_gguf(counts=(1 << 63, 0)),

@@ -38,7 +38,7 @@ from tests.fake_hybrid import FakeHybridTarget, hybrid_manifest
 from tests.fake_target import FakeTarget, make_manifest
 from tests.fuzz.mutation import Subject, mutated, mutated_json
 from tests.fuzz.other_subjects import DEVICE_SUBJECTS, DRAFTING_SUBJECTS, SPECULATOR_SUBJECTS, arrays_file, spoil_arrays
-from tests.gguf_files import sentence_piece, small_vocabulary, write_small
+from tests.gguf_files import sentence_piece, small_vocabulary, split_gguf, write_small
 from tests.random_drafter import RandomDrafter, decode, make_decoder
 from tests.reader_edge.package_copy import CHAT_TEMPLATE
 from tests.runtime.drafting.sources.test_successor_store import FINGERPRINT as TABLE_FINGERPRINT
@@ -202,6 +202,25 @@ def _read_gguf(path: Path) -> None:
         source.file.values(name)
 
 
+def _split_sample(folder: Path) -> Path:
+    return split_gguf(write_small(folder / "sample.gguf", small_vocabulary()), 5)
+
+
+def _second_part(folder: Path) -> list[bytes]:
+    return [_split_sample(folder).with_name("sample-00002-of-00003.gguf").read_bytes()]
+
+
+def _read_parts(path: Path) -> None:
+    """A spoilt second part between a good first and third."""
+    first = path.parent / "sample-parts" / "sample-00001-of-00003.gguf"
+    if not first.exists():
+        _split_sample(path.parent)
+    first.with_name("sample-00002-of-00003.gguf").write_bytes(path.read_bytes())
+    file = GgufFile.open(first)
+    for name in file.tensors:
+        file.values(name)
+
+
 SUBJECTS = {
     "manifest": Subject(_manifest_samples, mutated_json, _read_manifest),
     "graph": Subject(lambda _: [(DEMO / GRAPH_NAME).read_bytes()], mutated, GraphFile.read),
@@ -220,6 +239,7 @@ SUBJECTS = {
         _read_cost,
     ),
     "gguf": Subject(_gguf_samples, _spoil_gguf, _read_gguf),
+    "part of gguf": Subject(_second_part, mutated, _read_parts),
     "session": Subject(_session_samples, _spoil_session, _load_session),
     "session of states": Subject(_hybrid_session_samples, _spoil_session, _load_hybrid_session),
     **{

@@ -1,5 +1,6 @@
 """Finds out what kind a source is, a Hugging Face folder or a GGUF file, without importing any library."""
 
+import re
 from pathlib import Path
 from typing import NoReturn
 
@@ -9,6 +10,7 @@ from reader_edge_runtime.errors import GgufError
 from reader_edge_runtime.untrusted.plain_file import check_fetched
 
 MAGIC = b"GGUF"
+_PART = re.compile(r"(.*)-[0-9]{5}-of-([0-9]{5})\.gguf", re.DOTALL)
 _OLDER = (b"lmgg", b"fmgg", b"tjgg", b"algg")  # ggml, ggmf, ggjt and ggla, as little-endian machines write them
 _WEB_PAGE = (b"<!doctype html", b"<html")
 
@@ -19,6 +21,18 @@ def is_gguf(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         return file.read(len(MAGIC)) == MAGIC
+
+
+def part_names(name: str) -> list[str]:
+    """The files of a GGUF model in several parts, by the name of any of them; any other file is alone."""
+    found = _PART.fullmatch(name)
+    count = int(found[2]) if found else 0
+    return [f"{found[1]}-{number:05d}-of-{count:05d}.gguf" for number in range(1, count + 1)] if found else [name]
+
+
+def gguf_files(path: Path) -> list[Path]:
+    """What is there of a model's GGUF file, which may be the first of several parts."""
+    return [part for name in part_names(path.name) if (part := path.with_name(name)).is_file()]
 
 
 def refuse_as_no_gguf(path: Path) -> NoReturn:

@@ -60,6 +60,26 @@ def test_a_single_gguf_file_is_fetched_by_its_name(hub: FakeHub) -> None:
     assert [name for name, _ in hub.downloads] == ["model.gguf"]
 
 
+@pytest.mark.parametrize("folder", ["", "Q8_0/"])
+def test_a_file_in_parts_is_fetched_by_the_first_one_s_name(hub: FakeHub, folder: str) -> None:
+    names = [f"big-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
+    hub.files |= {f"{folder}{name}": name.encode() for name in names} | {f"{folder}other.gguf": b""}
+    path = pulled(f"owner/model/{folder}{names[0]}")
+    assert path.name == names[0]
+    assert {each.name: each.read_bytes() for each in path.parent.iterdir()} == {name: name.encode() for name in names}
+    assert pulled(f"owner/model/{folder}{names[0]}") == path
+    assert len(hub.downloads) == 3
+
+
+def test_parts_that_a_hub_lacks_cost_no_download(hub: FakeHub) -> None:
+    hub.files |= {f"big-0000{number}-of-00003.gguf": b"" for number in (1, 2)}
+    with pytest.raises(CatalogueError, match=r"holds no file 'big-00003-of-00003\.gguf'; it has these"):
+        pulled("owner/model/big-00001-of-00003.gguf")
+    with pytest.raises(CatalogueError, match=r"is not the first of 3 parts: name 'big-00001-of-00003\.gguf' instead"):
+        pulled("owner/model/big-00002-of-00003.gguf")
+    assert not hub.downloads
+
+
 def test_a_missing_file_s_sentence_names_those_there_are(hub: FakeHub) -> None:
     with pytest.raises(CatalogueError, match=r"holds no file 'other\.gguf'; it has these, .*: model\.gguf\.$"):
         pulled("owner/model/other.gguf")

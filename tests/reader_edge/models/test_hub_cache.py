@@ -97,6 +97,28 @@ def test_a_single_gguf_file_is_found_there(cached: HubCache, no_hub: None) -> No
         pulled("owner/model/other.gguf")
 
 
+def test_a_file_in_parts_is_found_there_when_all_are(cached: HubCache, no_hub: None) -> None:
+    first, second = (f"big-0000{number}-of-00002.gguf" for number in (1, 2))
+    cached.add(first)
+    with pytest.raises(HubUnavailableError, match=rf"lacks {second}, which `hf download owner/model {second}`"):
+        pulled(f"owner/model/{first}")
+    cached.add(second)
+    assert pulled(f"owner/model/{first}") == cached.snapshot / first
+
+
+def test_a_file_in_a_folder_is_found_there_and_leads_nowhere_else(cached: HubCache, no_hub: None) -> None:
+    (cached.snapshot / "Q8_0").mkdir()
+    path = cached.snapshot / "Q8_0" / "model.gguf"
+    with pytest.raises(HubUnavailableError, match=rf"'{cached.snapshot}' lacks Q8_0/model\.gguf, which"):
+        pulled("owner/model/Q8_0/model.gguf")
+    path.symlink_to("../../../blobs/config.json")
+    assert pulled("owner/model/Q8_0/model.gguf") == path
+    path.unlink()
+    path.symlink_to("/etc/hosts")
+    with pytest.raises(CatalogueError, match=r"leads to '/etc/hosts', out of the Hugging Face cache"):
+        pulled("owner/model/Q8_0/model.gguf")
+
+
 def test_without_a_note_of_the_branch_the_only_revision_is_taken(cached: HubCache) -> None:
     (cached.model / "refs" / "main").unlink()
     assert found_here("owner/model") == cached.snapshot
@@ -236,11 +258,13 @@ def test_large_letters_are_small_ones() -> None:
 
 
 def test_a_file_of_a_repository_is_named_by_its_path() -> None:
-    assert find_origin("owner/name/model.Q8_0.gguf") == Origin("owner/name", "model.Q8_0.gguf")
+    for file in ("model.Q8_0.gguf", "Q8_0/model.gguf"):
+        assert find_origin(f"owner/name/{file}") == Origin("owner/name", file)
 
 
 @pytest.mark.parametrize(
-    "text", ["", ".", "..", "../..", "a/..", "owner/name/..", "owner/../x.gguf", "/a/b", "a\\b", "C:x", "demo", "a/b/c"]
+    "text",
+    ["", ".", "..", "../..", "a/..", "a/b/..", "a/../x.gguf", "a/b/../x.gguf", "/a/b", "a\\b", "C:x", "demo", "a/b/c"],
 )
 def test_paths_are_no_names(text: str) -> None:
     assert not is_model_name(text)

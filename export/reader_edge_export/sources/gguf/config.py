@@ -97,9 +97,6 @@ def _check_is_model(file: GgufFile) -> None:
             f"'{file.path}' holds a model of images too, in one file, as Ollama keeps them: give the file of the text "
             "model alone, as llama.cpp has it beside its mmproj."
         )
-    num_parts = Metadata(file, "split").size("count", 1, least=0)
-    if num_parts > 1:
-        raise file.error(f"is one of {num_parts} parts", "join them with 'llama-gguf-split --merge'")
 
 
 def _shared(file: GgufFile, values: Metadata) -> Config:

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,7 +95,7 @@ class GgufSource(Source):
 
     @property
     def files(self) -> list[Path]:
-        return [self.file.path]
+        return self.file.paths
 
     @property
     def left_out(self) -> tuple[str, ...]:
@@ -102,9 +103,9 @@ class GgufSource(Source):
         return ("layers that guess later tokens",) if has_later else ()
 
     def fingerprint(self) -> str:
-        fingerprint = sha256_of(self.file.path)
+        of_parts = [sha256_of(path) for path in self.file.paths]
         self.file.check_unchanged()
-        return fingerprint
+        return of_parts[0] if len(of_parts) == 1 else sha256("".join(of_parts).encode()).hexdigest()
 
     def open_model(self) -> "SourceModel":
         from reader_edge_export.sources.gguf.weights import open_weights

@@ -21,7 +21,8 @@ from reader_edge_export.sources.gguf.expert_places import (
     is_of_experts,
     is_transposed,
 )
-from reader_edge_export.sources.gguf.gguf_file import GgufFile, Tensor
+from reader_edge_export.sources.gguf.gguf_file import GgufFile
+from reader_edge_export.sources.gguf.gguf_header import Tensor
 from reader_edge_export.sources.gguf.layer_sizes import CLASSIFIER, architecture_of, unread_tensors
 from reader_edge_export.sources.gguf.rope import ROPE_TENSORS
 from reader_edge_runtime.arrays import Float32Array, Int64Array

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reader_edge_export.libraries import check_installation, quiet_libraries
-from reader_edge_export.sources.gguf.gguf_file import GgufFile, Value
+from reader_edge_export.sources.gguf.gguf_file import GgufFile
+from reader_edge_export.sources.gguf.gguf_header import Value
 from reader_edge_export.sources.gguf.gguf_source import GgufSource
 from reader_edge_export.sources.gguf.tokenizer import build_tokenizer
 from reader_edge_runtime.errors import InstallationError, ReaderEdgeError
@@ -66,7 +67,7 @@ def summary_of(path: Path) -> GgufSummary:
     tokenizer = [_text(file, f"tokenizer.ggml.{key}") for key in ("model", "pre")]
     return GgufSummary(
         file=str(path),
-        num_bytes=path.stat().st_size,
+        num_bytes=file.num_bytes,
         name=_text(file, "general.name"),
         licence=_text(file, "general.license"),
         architecture=architecture,

@@ -16,7 +16,8 @@ from typing import NoReturn
 
 from tokenizers import Regex, decoders, normalizers, pre_tokenizers
 
-from reader_edge_export.sources.gguf.gguf_file import OTHER, GgufFile
+from reader_edge_export.sources.gguf.gguf_file import GgufFile
+from reader_edge_export.sources.gguf.gguf_header import OTHER
 from reader_edge_export.sources.gguf.metadata import Metadata
 from reader_edge_runtime.errors import TokenizerError
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from reader_edge_export.sources.generation import end_ids
-from reader_edge_export.sources.gguf.gguf_file import OTHER, GgufFile
+from reader_edge_export.sources.gguf.gguf_file import GgufFile
+from reader_edge_export.sources.gguf.gguf_header import OTHER
 from reader_edge_export.sources.gguf.metadata import Metadata
 from reader_edge_export.sources.gguf.tokenizer_kind import (
     BYTE_LEVEL,

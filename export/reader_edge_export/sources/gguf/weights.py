@@ -15,7 +15,8 @@ from reader_edge_export.blocks.block_type import BLOCK_TYPES, BlockType
 from reader_edge_export.blocks.blocks import Blocks, unpack_blocks
 from reader_edge_export.sources.blank_model import check_largest, skeleton_of
 from reader_edge_export.sources.gguf.expert_places import is_apart, is_of_experts
-from reader_edge_export.sources.gguf.gguf_file import PERHAPS_DAMAGED, GgufFile
+from reader_edge_export.sources.gguf.gguf_file import GgufFile
+from reader_edge_export.sources.gguf.gguf_header import PERHAPS_DAMAGED
 from reader_edge_export.sources.gguf.layer_sizes import architecture_of
 from reader_edge_export.sources.gguf.placement import Piece, Placement
 from reader_edge_export.sources.gguf.rope import FREQUENCY_FACTORS, factors_of

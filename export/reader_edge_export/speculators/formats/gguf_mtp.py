@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reader_edge_export.sources.folder.stored_tensors import StoredTensor
-from reader_edge_export.sources.gguf.gguf_file import GgufFile, Tensor
+from reader_edge_export.sources.gguf.gguf_file import GgufFile
+from reader_edge_export.sources.gguf.gguf_header import Tensor
 from reader_edge_export.sources.gguf.gguf_source import GgufSource
 from reader_edge_export.sources.gguf.layer_sizes import architecture_of, later_tensors
 from reader_edge_export.sources.gguf.metadata import Metadata
