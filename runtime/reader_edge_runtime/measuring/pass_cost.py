@@ -135,8 +135,8 @@ def measure_pass_cost(
     level = logging.WARNING if is_unexplained else logging.INFO
     _LOG.log(
         level,
-        "Measuring what passes of this model take on this machine, for later starts too: about %.0f s.",
-        expected_s,
+        "Measuring what passes of this model take on this machine, for later starts too: about %d s.",
+        max(1, round(expected_s)),
     )
     for past, width in grid.cells[:: len(grid.widths)] + grid.cells[-1:]:
         _pass_seconds(target, cache, batch_size, past, width)  # first passes allocate
@@ -207,9 +207,10 @@ class _Grid:
         return grid
 
     def least_seconds(self, first: Mapping[int, float]) -> float:
-        """About what its rounds take, if there are no more than must be; wider passes are on a line through `first`."""
+        """About what its rounds take, if there are no more than must be; wider passes are on a line through `first`,
+        which does not fall, though beside other work the first passes may."""
         widths = sorted(first)
-        slope = (first[widths[-1]] - first[1]) / max(1, widths[-1] - 1)
+        slope = max(0.0, first[widths[-1]] - first[1]) / max(1, widths[-1] - 1)
         a_past = sum(first[1] + slope * (width - 1) for width in self.widths)
         return a_past * len(self.pasts) * self.num_passes * _MIN_ROUNDS
 

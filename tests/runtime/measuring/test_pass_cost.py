@@ -117,7 +117,7 @@ def test_a_context_too_short_for_as_many_nodes_leaves_batches_unmeasured(monkeyp
 @pytest.mark.parametrize(
     ("node_s", "is_called_back", "level", "shown"),
     [
-        (1e-6, False, logging.INFO, "about 0 s"),  # no wait to explain
+        (1e-6, False, logging.INFO, "about 1 s"),  # no wait to explain
         (5e-4, False, logging.WARNING, "about 4 s"),
         (5e-4, True, logging.INFO, "about 4 s"),
         (0.004, False, logging.WARNING, "about 8 s"),
@@ -150,6 +150,15 @@ def test_a_line_of_the_log_says_what_is_measured_and_about_how_long_it_takes(
         line.getMessage() == f"Measuring what passes of this model take on this machine, for later starts too: {shown}."
     )
     assert calls[:2] == [(0, 6), (1, 6)][: 2 * is_called_back]
+
+
+def test_a_first_pass_that_other_work_slowed_down_makes_no_estimate_of_no_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(pass_cost, "_seconds", lambda *given: 0.1 if len(given[3][0]) == 1 else 0.02)
+    caplog.set_level(logging.INFO, "reader_edge")
+    measure_pass_cost(FakeTarget(make_manifest(6, max_context=4096)), max_seconds=0.0)
+    assert "about 7 s" in caplog.text  # as if wide passes took no less
 
 
 @pytest.mark.parametrize(("slowdown", "is_in_doubt"), [(1.02, False), (1.5, True)])
