@@ -3,7 +3,7 @@
 import base64
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Annotated, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, cast
 
 from msgspec import Meta
 from starlette.requests import Request
@@ -19,7 +19,11 @@ from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import GenerationResult
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.embeddings import NO_EMBEDDINGS, Embedder, LastToken
+from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.conversation import Encodable
+
+if TYPE_CHECKING:
+    from reader_edge.server.served_model import ServedModel
 
 MAX_INPUTS = 2048  # texts of a request, as OpenAI has it
 _MAX_ITEMS = 1 << 17  # of a list, which may be token ids
@@ -67,7 +71,18 @@ class OllamaEmbeddingsBody(JsonObject, ignored="truncate options"):
 
 
 class ReadingEndpoint(Endpoint[Body]):
-    """What reads prompts to their ends, so many at once as run together. There are no streams of it."""
+    """What reads prompts to their ends, so many at once as run together. There are no streams of it.
+
+    pooling: of models that are made for it, as of `Manifest`. refusal: of others.
+    """
+
+    pooling = "last"
+    refusal = NO_EMBEDDINGS
+
+    @classmethod
+    def check_unloaded(cls, values: object, model: "ServedModel", settings: ServerSettings) -> None:
+        super().check_unloaded(values, model, settings)
+        cls._check_pooling(model.package)
 
     def _reading(self, prompts: Sequence[Encodable], readers: Sequence[LastToken]) -> CompletionRequest:
         return CompletionRequest(prompts, [each.config for each in readers], is_answer_hidden=True)
@@ -76,10 +91,11 @@ class ReadingEndpoint(Endpoint[Body]):
         max_at_once = self._engine.engine.decoder.config.max_batch
         return CompletionRun(self._engine, completion, self._metrics, self._settings.max_answer_s, max_at_once)
 
-    def _check_pooling(self, pooling: str, sentence: str) -> None:
+    @classmethod
+    def _check_pooling(cls, package: ModelPackage) -> None:
         """Raise ApiError for a model that is made for something else."""
-        if self._engine.engine.package.manifest.pooling != pooling:
-            raise ApiError(400, sentence, "model", "unsupported_endpoint")
+        if package.manifest.pooling != cls.pooling:
+            raise ApiError(400, cls.refusal, "model", "unsupported_endpoint")
 
     async def _events(self, body: Body, completion: CompletionRequest, answers: CompletionRun) -> AsyncGenerator[Json]:
         yield self._whole(body, completion, answers, await answers.whole())
@@ -98,7 +114,7 @@ class EmbeddingEndpoint(ReadingEndpoint[Body]):
         return self._reading(prompts, [embedder.reader() for _ in prompts])
 
     def _embedder(self, dimensions: int | None) -> Embedder:
-        self._check_pooling("last", NO_EMBEDDINGS)
+        self._check_pooling(self._engine.engine.package)
         size = self._engine.engine.package.manifest.hidden_size
         if dimensions is not None and size is not None and dimensions > size:
             raise wrong_value("dimensions", dimensions, f"a whole number from 1 to {size}", "dimensions")

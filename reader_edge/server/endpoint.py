@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -26,6 +26,9 @@ from reader_edge_runtime import AsyncEngine, Conversation, GenerationConfig, Gen
 from reader_edge_runtime.text.conversation import Encodable
 from reader_edge_runtime.text.tokenizer import Tokenizer
 from reader_edge_runtime.text.tool_calls.call_parser import ToolCallParser
+
+if TYPE_CHECKING:
+    from reader_edge.server.served_model import ServedModel
 
 Body = TypeVar("Body", bound=JsonObject)
 _EFFORT = "reasoning_effort"  # a template that knows it has a variable of that name
@@ -150,6 +153,11 @@ class Endpoint(ABC, Generic[Body]):
     async def read_values(cls, request: Request, settings: ServerSettings) -> object:
         """What a request's body says. Raises ApiError."""
         return await read_values(request, settings)
+
+    @classmethod
+    def check_unloaded(cls, values: object, model: "ServedModel", settings: ServerSettings) -> None:
+        """Raise ApiError for what can be refused before its model is loaded: it is not worth the wait, nor the room."""
+        decode(values, cls.body_type, LeftOut(settings.refused_fields))
 
     @classmethod
     def keep_s(cls, fields: Mapping[str, object]) -> float | None:

@@ -50,6 +50,8 @@ class ModelEndpoint:
         fields = values if isinstance(values, dict) else {}
         name = fields.get("model")
         model = self._pool.find(name if isinstance(name, str) else "")
+        if model.loaded is None:
+            await asyncio.to_thread(self._kind.check_unloaded, values, model, self._settings)
         keep_s = None if self._pool.is_fixed else self._kind.keep_s(fields)
         taking = asyncio.ensure_future(self._taken(model))
         held.push_async_callback(self._let_go, model, taking, keep_s)

@@ -39,10 +39,12 @@ class RerankEndpoint(ReadingEndpoint[RerankBody]):
     """A route's handler."""
 
     body_type = RerankBody
+    pooling = "rank"
+    refusal = NO_SCORES
 
     def _completion_request(self, body: RerankBody) -> CompletionRequest:
         check_model(body.model, self._settings)
-        self._check_pooling("rank", NO_SCORES)
+        self._check_pooling(self._engine.engine.package)
         reranker = self._engine.engine.reranker()
         prompts = [reranker.prompt(body.query, text, body.instruction) for text in body.texts]
         return self._reading(prompts, [reranker.reader() for _ in prompts])

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 Given = TypeVar("Given")
 
-NO_EMBEDDINGS = "The model here answers in text and makes no embeddings: ask one that is made for them."
-NO_SCORES = "The model here is no reranker, so that it scores no documents: ask one that is made for it."
+NO_EMBEDDINGS = "The model here answers in text and makes no embeddings: ask one made for them, as Qwen3-Embedding."
+NO_SCORES = "The model here is no reranker, so that it scores no documents: ask one made for it, as Qwen3-Reranker."
 INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
 
 # The prompt that Qwen3-Reranker was trained with (its model card), whose parts are encoded one by one.

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta
 
@@ -12,8 +12,14 @@ from reader_edge.server.endpoint import Endpoint
 from reader_edge.server.event_stream import EventStream
 from reader_edge.server.openai.generation_body import Stop
 from reader_edge.server.schema import JsonObject, within
+from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import GenerationChunk, GenerationConfig, GenerationResult, GenerationStats, SamplingConfig
 from reader_edge_runtime.generation_config import MAX_SALT_CHARACTERS, chosen_sampling
+from reader_edge_runtime.text.fill_in_middle import FillInMiddle
+from reader_edge_runtime.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from reader_edge.server.served_model import ServedModel
 
 _MAX_FILES = 1000
 _STOP_TYPES = {"stop": "eos", "length": "limit", "context": "limit"}
@@ -81,11 +87,14 @@ class InfillEndpoint(Endpoint[InfillBody]):
     body_type = InfillBody
     stream_type = InfillStream
 
+    @classmethod
+    def check_unloaded(cls, values: object, model: "ServedModel", settings: ServerSettings) -> None:
+        super().check_unloaded(values, model, settings)
+        _form(model.tokenizer)
+
     def _completion_request(self, body: InfillBody) -> CompletionRequest:
         check_model(body.model or self._settings.model_name, self._settings)
-        form = self._tokenizer.fill_in_middle
-        if form is None:
-            raise ApiError(400, f"'/infill' is not answered: {NO_FIM}", code="unsupported_parameter")
+        form = _form(self._tokenizer)
         max_tokens, headers = self._settings.allowed_tokens("n_predict", body.n_predict or 1)
         engine = self._engine.engine
         max_context = engine.package.manifest.max_context
@@ -149,3 +158,10 @@ class InfillEndpoint(Endpoint[InfillBody]):
                 "predicted_per_second": stats.num_tokens / stats.decode_s if stats.decode_s else 0.0,
             },
         }
+
+
+def _form(tokenizer: Tokenizer) -> FillInMiddle:
+    """Raises ApiError."""
+    if tokenizer.fill_in_middle is None:
+        raise ApiError(400, f"'/infill' is not answered: {NO_FIM}", code="unsupported_parameter")
+    return tokenizer.fill_in_middle

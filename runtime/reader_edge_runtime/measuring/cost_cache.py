@@ -57,8 +57,8 @@ def load_or_measure(
     if kept is None or (kept.is_in_doubt and kept.num_measured < _MOST_MEASURED):
         if kept is not None:
             level = logging.WARNING if on_progress is None else logging.INFO
-            words = "Passes are measured again, for the %s time of %d at most, since other work ran beside the last one."
-            _LOG.log(level, words, ("second", "third")[kept.num_measured - 1], _MOST_MEASURED)
+            words = "Passes are measured again (time %d of %d at most), since other work ran beside the last measuring."
+            _LOG.log(level, words, kept.num_measured + 1, _MOST_MEASURED)
         start = time.monotonic()
         measured = measure_pass_cost(target, batch_size, on_progress=on_progress)
         _LOG.info("Measured passes in %.1f s; kept in '%s'.", time.monotonic() - start, path)

@@ -207,6 +207,32 @@ def test_a_model_that_there_is_not_is_one_sentence(folders: dict[str, Path], pat
     run(Served(folders), work)
 
 
+@pytest.mark.parametrize(
+    ("path", "fields", "words"),
+    [
+        ("/v1/completions", {"prompt": "tar", "draft": "no"}, "'draft' is 'no', but must be false"),
+        ("/v1/messages", {"messages": [], "max_tokens": 5}, "'messages'"),
+        ("/api/generate", {"prompt": 5}, "'prompt' is 5"),
+        ("/infill", {"input_prefix": "a"}, "no fill-in-the-middle tokens"),
+        ("/v1/embeddings", {"input": "a"}, "ask one made for them, as Qwen3-Embedding"),
+        ("/v1/rerank", {"query": "a", "documents": ["b"]}, "ask one made for it, as Qwen3-Reranker"),
+    ],
+)
+def test_what_is_refused_loads_no_model(
+    folders: dict[str, Path], path: str, fields: dict[str, object], words: str
+) -> None:
+    served = Served(folders)
+
+    async def work(client: Client) -> None:
+        refused = await client.http.post(path, json={"model": "second", **fields})
+        assert refused.status_code == 400
+        assert words in refused.text
+        assert ("type" in refused.json()) == (path == "/v1/messages")  # in the words of its interface
+
+    run(served, work)
+    assert served.num_loads == {"first": 0, "second": 0}
+
+
 def test_idle_models_are_unloaded_and_keep_alive_has_the_last_word(folders: dict[str, Path]) -> None:
     async def ask(client: Client, name: str, **fields: Any) -> Any:
         return (await client.http.post("/api/generate", json={"model": name, "stream": False} | fields)).json()
