@@ -8,7 +8,7 @@ import pytest
 from tests.conftest import ROOT
 
 CEILINGS = {  # lines of a room, raised only in the commit that says why
-    "runtime": ("*.py", 29_856),  # texts outlive the process; budgets; infill; embeddings; hostile; depth
+    "runtime": ("*.py", 29_858),  # texts outlive the process; budgets; infill; embeddings; hostile; depth; first use
     "export": ("*.py", 20_550),  # embeddings; first use; split files
     "reader_edge": (
         "*.py",
@@ -20,7 +20,7 @@ CEILINGS = {  # lines of a room, raised only in the commit that says why
         "*.py",
         70_094,
     ),  # the page; texts outlive the process; infill; hostile clients; depth; first use; split files
-    "reader_edge/server": ("*.py", 8_248),  # kept responses; budgets; infill; models go; embeddings; first use
+    "reader_edge/server": ("*.py", 8_292),  # kept responses; budgets; infill; models go; embeddings; first use
     "reader_edge/bench": ("*.py", 1_350),
     "benchmarks": ("*.py", 5_919),  # sessions of agents; split files
     "scripts": ("*", 1_840),  # what a workspace brings to edits
