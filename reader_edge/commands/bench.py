@@ -30,7 +30,7 @@ def cost(model: str | None, batch: int, config: "reader_edge.EngineConfig", redo
     from reader_edge_runtime.assembly import open_package, settled_target
     from reader_edge_runtime.measuring.cost_cache import load_or_measure
 
-    target, _ = settled_target(open_package(find_package(model)), config)
+    target, _ = settled_target(open_package(find_package(model), signature_key=config.signature_key), config)
     with count_progress("Measuring passes") as on_progress:
         measured = load_or_measure(target, config.threads, batch, is_redone=redo, on_progress=on_progress)
     if as_json:

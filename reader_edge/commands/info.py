@@ -36,7 +36,7 @@ def info(model: str | None, as_json: bool) -> None:
     """
     from msgspec import to_builtins
 
-    from reader_edge.models.model_source import find_stored
+    from reader_edge.models.model_source import find_stored, signature_notice
     from reader_edge.terminal.console import byte_progress, print_pairs
     from reader_edge_runtime.drafting.sources.successor_store import SuccessorTable
     from reader_edge_runtime.drafting.sources.warmup_answers import WarmupAnswers
@@ -72,7 +72,8 @@ def info(model: str | None, as_json: bool) -> None:
             ("own answers", _warmup_answers_text(package.folder, warmup_answers)),
             ("tuned", _tuning_text(package.manifest)),
         ]
-        print_pairs([*_pairs(package.manifest), *drafting])
+        signed = [("signature", signature_notice(package) or "none")]
+        print_pairs([*_pairs(package.manifest), *drafting, *signed])
         return
     fields = to_builtins(package.manifest) | {
         "folder": str(package.folder),
@@ -80,6 +81,7 @@ def info(model: str | None, as_json: bool) -> None:
         "kv_bytes_per_token": package.manifest.kv_row_bytes,
         "state_bytes_per_text": package.manifest.state_bytes,
         "checksums_verified": True,
+        "signature": signature_notice(package),
         "is_tuned": package.manifest.is_tuned,
         "num_table_tokens": 0 if table is None else len(table),
         "num_own_answer_tokens": 0 if warmup_answers is None else warmup_answers.num_tokens,

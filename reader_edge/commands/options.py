@@ -168,6 +168,13 @@ class EngineFlags(EngineConfig):
 
 
 threads = of(EngineFlags, "threads")
+signature_key = click.option(
+    "--require-signature",
+    "signature_key",
+    type=FILE,
+    metavar="KEY",
+    help="Refuse packages that are not signed by the owner of this public key (`reader-edge package sign`).",
+)
 provider = click.option(
     "--provider",
     type=click.Choice(provider_names()),
@@ -179,7 +186,7 @@ provider = click.option(
 
 def engine(command: Callable[..., T]) -> Callable[..., T]:
     """What most commands let a user say of EngineConfig."""
-    return of(EngineFlags, "threads", "uses_native")(provider(command))
+    return of(EngineFlags, "threads", "uses_native")(provider(signature_key(command)))
 
 
 def prefix_cache(command: Callable[..., T]) -> Callable[..., T]:

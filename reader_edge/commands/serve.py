@@ -196,6 +196,7 @@ def serve(
     from reader_edge_runtime import AsyncEngine
     from reader_edge_runtime.drafting.sources.remote_source import RemoteSource
     from reader_edge_runtime.package.model_package import ModelPackage
+    from reader_edge_runtime.package.signature import check_signed
 
     chosen = loading.names(models)
     if len(chosen) > 1 and (name or sources.history):
@@ -231,10 +232,12 @@ def serve(
             first = load(chosen[0])
             if not loading.is_any:
                 return serve_all(first, f"'{names[0]}'")
-        packages = [find_package(each) for each in chosen]
+        packages = [ModelPackage.open(find_package(each)) for each in chosen]
+        for each in packages:  # and again when it is loaded
+            check_signed(each, engine_config.signature_key)
         served = [
-            ServedModel(each, ModelPackage.open(folder), partial(load, str(folder)))
-            for each, folder in zip(names, packages, strict=True)
+            ServedModel(each, package, partial(load, str(package.folder)))
+            for each, package in zip(names, packages, strict=True)
         ]
         pool = ModelPool(
             served,

@@ -23,6 +23,7 @@ from reader_edge.terminal.command_help import helpful_command
     "--key", type=options.FILE, help="The key that `split` wrote. Default: the file pipeline.key beside PACKAGE."
 )
 @options.of(options.EngineFlags, "threads", "uses_native")
+@options.signature_key
 @options.grouped(engine_config="EngineConfig")
 def stage(
     package: Path,

@@ -12,6 +12,7 @@ from reader_edge.models.catalogue import canonical, is_model_name, similar_name
 from reader_edge.models.exported import ModelSource, exported, package_of
 from reader_edge.models.pull import found_here, pulled
 from reader_edge.terminal.console import draws_bars, load_progress, stderr_console
+from reader_edge.terminal.formatting import visible
 from reader_edge_export.libraries import check_installation
 from reader_edge_export.sources.find import is_gguf
 from reader_edge_export.sources.source import source_name
@@ -20,10 +21,19 @@ from reader_edge_runtime.call_options import Callback
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.source import DraftSource
 from reader_edge_runtime.drafting.speculators.speculated_tree import NAME as SPECULATOR
-from reader_edge_runtime.errors import CatalogueError, ConfigError, PackageError, TokenizerError, UnknownModelError
+from reader_edge_runtime.errors import (
+    CatalogueError,
+    ConfigError,
+    InstallationError,
+    PackageError,
+    SignatureError,
+    TokenizerError,
+    UnknownModelError,
+)
 from reader_edge_runtime.package.manifest import MANIFEST_NAME, TOKENIZER_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.package.pipeline_file import PIPELINE_NAME
+from reader_edge_runtime.package.signature import PackageSignature, is_signed
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # a device that only asks a server has no ONNX Runtime, and reads tokenizers here
@@ -45,9 +55,25 @@ def load_engine(
     from reader_edge.engine import Engine
 
     engine = Engine.load(model, config, sources=sources, rule=rule)
-    if notice := draft_notice(engine, sources):
-        click.echo(notice, err=True)
+    for notice in (signature_notice(engine.package, config.signature_key), draft_notice(engine, sources)):
+        if notice:
+            click.echo(visible(notice), err=True)
     return engine
+
+
+def signature_notice(package: ModelPackage, key: str | os.PathLike[str] | None = None) -> str:
+    """Who signed a package; "" for one without a signature. key: the one that was required to have."""
+    if not is_signed(package.folder):
+        return ""
+    try:
+        signature = PackageSignature.read(package.folder, None if key is None else Path(key))
+        signature.check(package)
+    except InstallationError:
+        return f"'{package.folder}' is signed, which is not checked here: pip install 'reader-edge[sign]'."
+    except SignatureError as error:
+        return f"Warning: {error}"
+    compared = "which was required" if signature.is_trusted else "whose owner was not checked (--require-signature)"
+    return f"'{package.folder}' is signed by the key {signature.key_id}, {compared}."
 
 
 def loaded(

@@ -19,7 +19,7 @@ _GROUPS = {  # titles, and the parameters under each, whatever command has them
         *("is_drafted", "history", "workspace", "datastores", "draft_model", "draft_context", "has_speculator"),
         "rule",
     ),
-    "Machine": ("threads", "provider", "uses_native", "is_near_tie_guarded", "is_calibrated"),
+    "Machine": ("threads", "provider", "uses_native", "is_near_tie_guarded", "is_calibrated", "signature_key"),
     "Output": ("stats", "as_json", "compare", "plot", "log_level", "log_format", "logs_prompts"),
 }
 _MANY = 10  # options that are listed in groups

@@ -36,6 +36,7 @@ from reader_edge_runtime.measuring.width_cache import load_or_settle
 from reader_edge_runtime.measuring.width_probe import WidthReport
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.package.package_parts import SPECULATOR_AGREEMENT
+from reader_edge_runtime.package.signature import check_signed
 from reader_edge_runtime.target import Target
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
@@ -54,7 +55,7 @@ def assemble(
     on_calibration: Progress | None,
 ) -> tuple[ModelPackage, Tokenizer, Decoder, WidthReport | None]:
     """What an engine is made of, and what the width probe found, if it ran. Arguments and errors: see `Engine.load`."""
-    package = open_package(path, on_progress)
+    package = open_package(path, on_progress, config.signature_key)
     check_is_whole(package)  # first, as only the last stage has a tokenizer
     tokenizer = Tokenizer.open(package, config.is_text_literal)
     target, report = settled_target(package, config, on_calibration)
@@ -137,7 +138,7 @@ def open_draft_model_source(
     """
     assert given.draft_model is not None
     path = given.draft_model
-    drafting = open_package(path)
+    drafting = open_package(path, signature_key=config.signature_key)
     if drafting.fingerprint() == package.fingerprint():
         raise DraftModelError(f"'{path}' is the very model that it would draft for: give a smaller one.")
     if Tokenizer.open(drafting).fingerprint() != tokenizer.fingerprint():
@@ -153,9 +154,15 @@ def open_draft_model_source(
     return DraftModelSource(model, package.manifest.vocab_size, given.draft_context)
 
 
-def open_package(path: FilePath, on_progress: Progress | None = None) -> ModelPackage:
-    """A package whose files are what its manifest says. Raises PackageError. on_progress: gets bytes checked."""
+def open_package(
+    path: FilePath, on_progress: Progress | None = None, signature_key: FilePath | None = None
+) -> ModelPackage:
+    """A package whose files are what its manifest says, and what the owner of a key has signed, if one is given.
+
+    on_progress: gets bytes checked. Raises PackageError, and UserFileError for what is no key.
+    """
     package = ModelPackage.open(path)
+    check_signed(package, signature_key)
     package.check_files(on_progress)
     return package
 
@@ -169,7 +176,7 @@ def serve_package_stage(
     serves loopback alone. on_message: gets lines of what happens. Raises PackageError, ConfigError, ProviderError or
     InstallationError.
     """
-    serve_stage(open_package(path), address, key, config, on_message)
+    serve_stage(open_package(path, signature_key=config.signature_key), address, key, config, on_message)
 
 
 def settled_target(

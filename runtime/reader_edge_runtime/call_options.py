@@ -82,6 +82,7 @@ class EngineOptions(TypedDict, total=False):
     is_drafted: bool | None
     prefix_cache: str | os.PathLike[str] | None
     prefix_bytes: int | None
+    signature_key: str | os.PathLike[str] | None
 
 
 def is_iterable(value: object) -> bool:

@@ -35,6 +35,7 @@ class EngineConfig:
     prefix_cache: folder in which KV rows and states of prompts and answers outlive the process, for later requests with
         the same `cache_salt`; None keeps them in memory alone. They reveal the texts, so the folder is this user's.
     prefix_bytes: most bytes of that folder; what was used longest ago goes first.
+    signature_key: file of a public key; packages that its owner has not signed are refused. None runs any.
     is_drafted: False decodes every request plainly and loads nothing to draft with. `Engine.draft_permission` shows
         what this and the probe led to.
     """
@@ -52,11 +53,14 @@ class EngineConfig:
     is_drafted: bool = True
     prefix_cache: str | os.PathLike[str] | None = None
     prefix_bytes: Annotated[int, Range(1, 2**63 - 1)] = 8_000_000_000
+    signature_key: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         check(self)
         if self.prefix_cache is not None:
             given_path(self.prefix_cache, "prefix_cache")
+        if self.signature_key is not None:
+            given_path(self.signature_key, "signature_key")
         if self.provider is not None:
             is_known = isinstance(self.provider, str) and self.provider in provider_names()
             require(is_known, "provider", self.provider, f"one of {', '.join(provider_names())}")

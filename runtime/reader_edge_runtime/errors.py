@@ -34,6 +34,10 @@ class IntegrityError(PackageError):
     """A file's size or checksum differs from the manifest."""
 
 
+class SignatureError(PackageError):
+    """A package's signature is missing, another's, or does not fit the package's files."""
+
+
 class TokenizerError(ReaderEdgeError):
     """The tokenizer cannot be read or does not fit the model."""
 

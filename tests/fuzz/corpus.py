@@ -150,6 +150,12 @@ CORPUS: dict[str, dict[str, bytes]] = {
         "a type that is a list": b'{"speculators_model_type": "mtp", "transformer_layer_config": {"model_type": []}}',
     },
     "speculator's weights": {"nothing": b"", "a header of exabytes": b"\xff" * 7 + b"\x7f"},
+    "signature": {"nothing": b"", "endless nesting": b"[" * 100_000, "a list": b"[]"},
+    "signed statement": {
+        "nothing": b"",
+        "endless nesting": b"[" * 100_000,
+        "a key that is none": json.dumps({"predicate": {"public_key": "A" * 10_000}}).encode(),
+    },
 }
 
 assert CORPUS.keys() == SUBJECTS.keys()

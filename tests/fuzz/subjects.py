@@ -38,6 +38,7 @@ from tests.fake_hybrid import FakeHybridTarget, hybrid_manifest
 from tests.fake_target import FakeTarget, make_manifest
 from tests.fuzz.mutation import Subject, mutated, mutated_json
 from tests.fuzz.other_subjects import DEVICE_SUBJECTS, DRAFTING_SUBJECTS, SPECULATOR_SUBJECTS, arrays_file, spoil_arrays
+from tests.fuzz.signature_subjects import SIGNATURE_SUBJECTS
 from tests.gguf_files import sentence_piece, small_vocabulary, split_gguf, write_small
 from tests.random_drafter import RandomDrafter, decode, make_decoder
 from tests.reader_edge.package_copy import CHAT_TEMPLATE
@@ -249,4 +250,5 @@ SUBJECTS = {
     **DEVICE_SUBJECTS,
     **DRAFTING_SUBJECTS,
     **SPECULATOR_SUBJECTS,
+    **SIGNATURE_SUBJECTS,
 }

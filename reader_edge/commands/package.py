@@ -1,0 +1,79 @@
+"""`reader-edge package`: packages that are passed on, signed and checked."""
+
+from pathlib import Path
+
+import click
+
+from reader_edge.commands import options
+from reader_edge.terminal.command_help import helpful_command
+from reader_edge.terminal.shell_completion import MODEL
+
+
+@click.group(short_help="Sign packages, and check who signed them.")
+def package() -> None:
+    """Sign packages, and check who signed them, without any network. Needs the extra "sign".
+
+    A signature is the file model.sig in the package's folder, in the format of OpenSSF Model Signing: `model_signing
+    verify key` checks it too. It has the SHA-256 of every file, the manifest's included, which says what was exported
+    with which versions.
+    """
+
+
+@helpful_command("Sign a package.", "reader-edge package sign PACKAGE --key signing.key", group=package)
+@click.argument("model", metavar="PACKAGE", type=MODEL)
+@click.option("--key", required=True, type=options.FILE, help="Your private key, in PEM.")
+def sign(model: str, key: Path) -> None:
+    """Sign all files of PACKAGE, which are compared with their checksums first. An earlier signature is replaced.
+
+    \b
+    A key of yours, and the public one, for those who check:
+      openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out signing.key
+      openssl pkey -in signing.key -pubout -out signing.pub
+    """
+    from reader_edge.models.model_source import find_stored
+    from reader_edge.terminal.console import byte_progress
+    from reader_edge.terminal.formatting import visible
+    from reader_edge_runtime.errors import PackageError
+    from reader_edge_runtime.package.model_package import ModelPackage
+    from reader_edge_runtime.package.signature import SIGNATURE_NAME, sign_package
+
+    opened = ModelPackage.open(find_stored(model))
+    if opened.addresses:
+        raise PackageError(f"'{model}' is a model over several boxes: sign the folder of each of its stages.")
+    with byte_progress("Checking the model") as on_progress:
+        opened.check_files(on_progress)
+    signature = sign_package(opened, key, lambda: click.prompt("Passphrase", hide_input=True, err=True))
+    place = opened.folder / SIGNATURE_NAME
+    click.echo(visible(f"{len(signature.files)} files signed by the key {signature.key_id} in '{place}'."))
+
+
+@helpful_command("Check who signed a package.", "reader-edge package verify PACKAGE --key signing.pub", group=package)
+@click.argument("model", metavar="PACKAGE", type=MODEL)
+@click.option("--key", type=options.FILE, help="The public key, in PEM, whose owner must have signed it.")
+def verify(model: str, key: Path | None) -> None:
+    """Compare every file of PACKAGE with its signature, and the signature with KEY. Exit code 1: they do not agree.
+
+    Without KEY, it shows which key has signed. That says no more than that all files are as somebody left them:
+    anybody can sign with a key of his own. A key's number is what `sha256sum` prints of its public file.
+    """
+    from reader_edge.models.model_source import find_stored
+    from reader_edge.terminal.console import byte_progress, print_pairs
+    from reader_edge_runtime.package.model_package import ModelPackage
+    from reader_edge_runtime.package.signature import PackageSignature
+
+    opened = ModelPackage.open(find_stored(model))
+    signature = PackageSignature.read(opened.folder, key)
+    signature.check(opened)
+    with byte_progress("Checking the model") as on_progress:
+        opened.check_files(on_progress)
+    manifest = opened.manifest
+    print_pairs(
+        [
+            ("signed by", f"the key {signature.key_id}{', which was given' if signature.is_trusted else ''}"),
+            ("files", f"{len(signature.files)}, all as they were signed"),
+            ("exported from", f"{manifest.source_name}, fingerprint {manifest.source_fingerprint}"),
+            ("exported with", ", ".join(f"{name} {version}" for name, version in manifest.exported_with.items())),
+        ]
+    )
+    if not signature.is_trusted:
+        click.echo("Whose key it is was not checked: give the owner's public key with --key.", err=True)
