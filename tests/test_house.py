@@ -21,7 +21,7 @@ CEILINGS = {  # lines of a room, raised only in the commit that says why
     "native": ("*", 9_000),
     "tests": (
         "*.py",
-        70_559,
+        70_562,
     ),  # the page; texts outlive the process; infill; hostile clients; depth; first use; split files; signatures
     "reader_edge/server": ("*.py", 8_292),  # kept responses; budgets; infill; models go; embeddings; first use
     "reader_edge/bench": ("*.py", 1_350),
