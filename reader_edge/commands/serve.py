@@ -1,4 +1,4 @@
-"""`reader-edge serve`: a model behind the HTTP interfaces of OpenAI and Ollama."""
+"""`reader-edge serve`: models behind the HTTP interfaces of OpenAI, Anthropic and Ollama."""
 
 import logging
 import math
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from reader_edge_runtime.decoding.rule_config import RuleConfig
 
 _LOG = logging.getLogger(__name__)
+_SERVING = (
+    "Serving %s at http://%s:%d: a page to chat on; for clients of OpenAI's with /v1 behind it, for Anthropic's and "
+    "Ollama's as it is (Ctrl-C ends it)."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +136,7 @@ class Limits:
 
 
 @helpful_command(
-    "Serve models over OpenAI's API and Ollama's.",
+    "Serve models over OpenAI's API, Anthropic's and Ollama's.",
     "reader-edge serve smollm2:135m --port 8000",
     "reader-edge serve --models packages --memory 8000000000",
 )
@@ -179,7 +183,7 @@ def serve(
     sources: "reader_edge.DraftSources",
     rule: "RuleConfig | None",
 ) -> None:
-    """Serve models over OpenAI's API, at http://HOST:PORT/v1, and Ollama's, at /api.
+    """Serve models over OpenAI's API, at http://HOST:PORT/v1, and Anthropic's and Ollama's, at http://HOST:PORT.
 
     MODEL is what `reader-edge run` takes. One alone is loaded at the start; several are each loaded when a request
     names them. Each client gets the answer that it would get alone. A page to chat on is at http://HOST:PORT/. Ctrl-C
@@ -224,7 +228,7 @@ def serve(
             return AsyncEngine(load_engine(model, engine_config, drafted, rule), serving)
 
         def serve_all(served: AsyncEngine | ModelPool, shown: str) -> None:
-            _LOG.info("Serving %s at http://%s:%d/v1 (Ctrl-C ends it).", shown, host, port)
+            _LOG.info(_SERVING, shown, host, port)
             listen(make_app(served, settings), socket, served)
 
         if len(chosen) == 1:

@@ -35,7 +35,7 @@ _WAIT_S = 5.0
 _TICK_S = 0.1
 _ENDING_S = 40.0  # in which `serve` gives running answers up
 _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
-_PLACE = re.compile(rf" at (http://{re.escape(HOST)}:\d+)/v1 \(")  # where `serve` says that it listens
+_PLACE = re.compile(rf" at (http://{re.escape(HOST)}:\d+): ")  # where `serve` says that it listens
 
 
 def served_model(url: str, name: str | None, key: str | None) -> AgentModel | None:

@@ -19,7 +19,7 @@ from reader_edge.server.ignored_fields import LeftOut
 from reader_edge.server.json_body import read_values
 from reader_edge.server.metrics import Metrics
 from reader_edge.server.request_log import LEFT_STATUS, note_of
-from reader_edge.server.schema import JsonObject, decode
+from reader_edge.server.schema import JsonObject, decode, without_effect
 from reader_edge.server.settings import ServerSettings
 from reader_edge.server.tool_grammar import enforced_arguments
 from reader_edge_runtime import AsyncEngine, Conversation, GenerationConfig, GenerationResult
@@ -113,6 +113,10 @@ class Endpoint(ABC, Generic[Body]):
         """A body, and what it has without effect, which is counted. Raises ApiError."""
         left_out = LeftOut(self._settings.refused_fields)
         body = decode(values, self.body_type, left_out)
+        for name in body.thought_fields() if self._tokenizer.thinking_tags is None else ():
+            left_out.take(name, is_ignored=True)
+            if left_out.refused == "all":
+                raise without_effect(name)
         self._metrics.ignored_fields.count(left_out)
         return body, left_out
 

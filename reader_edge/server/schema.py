@@ -8,7 +8,7 @@ import gc
 import math
 import re
 from abc import ABCMeta
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import islice
@@ -80,6 +80,10 @@ class JsonObject(msgspec.Struct, metaclass=_Strict):
 
     read_once: ClassVar[tuple[str, ...]] = ()
 
+    def thought_fields(self) -> Sequence[str]:
+        """Names of its fields that say how much is thought, which have no effect where the model does not think."""
+        return ()
+
     def kept(self) -> Self:
         """The same without what was read once, which may be large, for as long as the answer takes."""
         return structs.replace(self, **dict.fromkeys(self.read_once))
@@ -108,7 +112,7 @@ def decode(values: object, kind: type[Kind], left_out: LeftOut | None = None) ->
         try:
             strip(values, left_out)
             if left_out.refused == "all" and left_out.ignored:
-                raise _without_effect(next(iter(left_out.ignored)))
+                raise without_effect(next(iter(left_out.ignored)))
             decoded = msgspec.convert(values, kind)
         except msgspec.ValidationError as error:
             raise _refusal(str(error), values, info) from None
@@ -206,7 +210,8 @@ def _unknown(place: str) -> ApiError:
     return ApiError(400, f"There is no field {place!r}: leave it out.", place, "unknown_parameter", public)
 
 
-def _without_effect(name: str) -> ApiError:
+def without_effect(name: str) -> ApiError:
+    """What a strict server refuses a field with."""
     sentence = f"'{name}' has no effect here, and this server refuses such fields: leave it out."
     return ApiError(400, sentence, name, "unsupported_parameter")
 

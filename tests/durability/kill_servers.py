@@ -98,7 +98,7 @@ class Life:
             output = self.log.read_text()
             _, is_serving, words = output.rpartition("Serving ")
             if is_serving and words.endswith("\n"):
-                return words.split()[2].removesuffix("/v1")
+                return words.split()[2].removesuffix(":")
             await asyncio.sleep(0.02)
         sys.exit(f"A server did not start, but wrote: {self.log.read_text()!r}")
 

@@ -118,6 +118,9 @@ class MessagesBody(JsonObject, ignored=_IGNORED, refused="container thread"):
 
     mcp_servers: Annotated[tuple[Any, ...], Meta(max_length=0), UNSUPPORTED] = ()
 
+    def thought_fields(self) -> list[str]:
+        return ["thinking"] if isinstance(self.thinking, EnabledThinking) else []
+
     @property
     def hides_thoughts(self) -> bool:
         """Whether the answer has them as blocks without a text."""

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
@@ -30,6 +31,8 @@ _NEVER = "2318-01-01T00:00:00Z"  # when the model is unloaded: Ollama tells such
 _NO_CHANGES = (
     "This server changes nothing of its models: use `reader-edge pull`, `export`, `rm` and `serve` on its command line."
 )
+_SIZE = re.compile(r"(?<![a-z0-9.])\d+(\.\d+)?[mb](?![a-z0-9])", re.IGNORECASE)
+_TYPE = re.compile(r"(?<![A-Z0-9])I?Q\d_(K_[SML]|K_XL|[0-9A-Z]+)(?![A-Z0-9])")
 
 
 class _ModelBody(JsonObject):
@@ -112,7 +115,7 @@ class OllamaModels:
                 "parameters": "\n".join(f"{name:<30} {value:g}" for name, value in _parameters(model).items()),
                 "template": tokenizer.chat_source,
                 "license": "",
-                "details": _details(manifest),
+                "details": _details(model),
                 "model_info": {
                     "general.architecture": architecture,
                     f"{architecture}.context_length": manifest.max_context,
@@ -171,20 +174,35 @@ def _described(model: ServedModel) -> Json:
         "model": name,
         "size": manifest.num_bytes,
         "digest": model.package.fingerprint().hex(),
-        "details": _details(manifest),
+        "details": _details(model),
         "context_length": manifest.max_context,
     }
 
 
-def _details(manifest: Manifest) -> Json:
+def _details(model: ServedModel) -> Json:
+    manifest = model.package.manifest
     return {
         "parent_model": "",
         "format": "onnx",
         "family": manifest.architecture,
         "families": [manifest.architecture],
-        "parameter_size": "",
-        "quantization_level": manifest.precision,
+        "parameter_size": _parameter_size(model.name) or _parameter_size(manifest.source_name),
+        "quantization_level": _quantization(manifest),
     }
+
+
+def _parameter_size(name: str) -> str:
+    """What a model's name says of it; "" where that is nothing."""
+    size = _SIZE.search(name)
+    return "" if size is None else size[0].upper()
+
+
+def _quantization(manifest: Manifest) -> str:
+    """The precision; of weights that are as in a GGUF file what its name says, or the type of most matrices."""
+    if not manifest.kept_types:
+        return manifest.precision
+    named = _TYPE.search(manifest.source_name.upper())
+    return max(manifest.kept_types, key=manifest.kept_types.__getitem__) if named is None else named[0]
 
 
 _JSON, _LINES = "application/json", "application/x-ndjson"

@@ -143,6 +143,9 @@ class GenerationBody(JsonObject, ignored=_IGNORED, refused=_REFUSED):
     guided_choice: Choices | None = None
     guided_grammar: str | None = None
 
+    def thought_fields(self) -> list[str]:
+        return [name for name in _BUDGETS if getattr(self, name) is not None]
+
     @property
     def num_choices(self) -> int:
         """To each prompt."""

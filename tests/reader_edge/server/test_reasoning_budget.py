@@ -1,10 +1,12 @@
 """How much an answer may think: by whatever field a client says it, by its effort, or by the server's option."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from reader_edge.server.ignored_fields import IGNORED_HEADER
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine, Engine, EngineConfig
 from tests.reader_edge.package_copy import PackageCopy
@@ -124,3 +126,30 @@ def test_usage_counts_the_thoughts_and_the_mark_behind_them(engine_of: Any) -> N
         assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] == budget + len(end)
         assert answer["usage"]["completion_tokens"] == LENGTH
         assert answer["choices"][0]["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        *((CHAT, {name: 10}) for name in ("thinking_budget_tokens", "thinking_budget")),
+        (COMPLETION, {"reasoning_budget_tokens": 0}),
+        (RESPONSE, {"thinking_token_budget": -1}),
+        (MESSAGE, {"thinking": {"type": "enabled", "budget_tokens": 1024}}),
+    ],
+)
+def test_a_model_that_does_not_think_has_them_among_the_fields_without_effect(
+    async_engine: AsyncEngine, engine_of: Any, path: str, fields: dict[str, Any]
+) -> None:
+    body = {"model": "demo", **BODIES[path], **fields}
+    served = Served(async_engine, ServerSettings("demo"))
+    assert json.loads(served.post(path, body).headers[IGNORED_HEADER]) == list(fields)
+    assert f'reader_edge_ignored_fields_total{{name="{next(iter(fields))}"}} 1.0' in served.get("/metrics").text
+    strict = Served(async_engine, ServerSettings("demo", refused_fields="all"))
+    assert f"'{next(iter(fields))}' has no effect here" in strict.post(path, body).text
+    assert IGNORED_HEADER not in Served(engine_of(TEMPLATE), ServerSettings("demo")).post(path, body).headers
+
+
+def test_thinking_that_is_left_as_it_is_or_switched_off_has_its_effect(async_engine: AsyncEngine) -> None:
+    for thinking in ({"type": "adaptive"}, {"type": "disabled"}):
+        body = {"model": "demo", **BODIES[MESSAGE], "thinking": thinking}
+        assert IGNORED_HEADER not in Served(async_engine, ServerSettings("demo")).post(MESSAGE, body).headers

@@ -68,6 +68,7 @@ def test_choices_are_bounded_by_slots(runner: CliRunner, demo_folder: Path, monk
     first, *_, last = result.stderr.splitlines()
     assert first.endswith(f"Z INFO Loading '{demo_folder.name}'.")
     assert f"Z INFO Serving '{demo_folder.name}' at http://127.0.0.1:" in last
+    assert all(word in last for word in ("page", "/v1", "Anthropic's", "Ollama's"))
     assert promised[0].max_choices == 3
 
 

@@ -1,16 +1,21 @@
 """Ollama's interface: the same answers as OpenAI's gives, in Ollama's words, whole and in lines."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import jsonschema
 import pytest
 
+from reader_edge.server.app import make_app
 from reader_edge.server.completion import AnswerParser
+from reader_edge.server.model_pool import ModelPool
 from reader_edge.server.ollama.bodies import OpenCalls
 from reader_edge.server.ollama.endpoints import AnswerPiece, OllamaParser
+from reader_edge.server.served_model import ServedModel
 from reader_edge.server.settings import LIMIT_HEADER, ServerSettings
 from reader_edge_runtime import AsyncEngine, Engine, GenerationChunk
+from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.tool_calls.call_parser import ToolCallParser
 from reader_edge_runtime.text.tool_calls.call_syntax import CallSyntax
 from reader_edge_runtime.text.tool_calls.tool_use import ToolUse
@@ -241,3 +246,24 @@ def test_what_the_model_is_and_can_do_is_shown(served: Served) -> None:
     assert served.get("/api/ps").json()["models"][0]["name"] == "demo:latest"
     assert served.get("/api/version").json()["version"].count(".") == 2
     assert_refused(served.post("/api/show", {"model": "other"}), 404, "not found")
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "size", "quantization"),
+    [
+        ("smollm2:135m", {}, "135M", "int8"),
+        ("Qwen3-30B-A3B", {"kept_types": {"Q6_K": 3, "Q4_K": 20}}, "30B", "Q4_K"),
+        ("mine", {"source_name": "qwen3_0.6b_q4_k_m.gguf", "kept_types": {"Q6_K": 3, "Q4_K": 20}}, "0.6B", "Q4_K_M"),
+        ("v2-mb", {"source_name": "x3b"}, "", "int8"),
+    ],
+)
+def test_size_and_type_are_in_ollamas_words_where_names_tell_them(
+    chat_engine: Engine, name: str, changes: dict[str, Any], size: str, quantization: str
+) -> None:
+    package = chat_engine.package
+    manifest = replace(package.manifest, precision="int8", **changes)
+    model = ServedModel(name, ModelPackage(package.folder, manifest), lambda: AsyncEngine(chat_engine))
+    served = Served(AsyncEngine(chat_engine), ServerSettings(name))
+    served.app = make_app(ModelPool([model], ServerSettings(name)), ServerSettings(name))
+    (shown,) = served.get("/api/tags").json()["models"]
+    assert (shown["details"]["parameter_size"], shown["details"]["quantization_level"]) == (size, quantization)
