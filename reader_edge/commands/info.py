@@ -108,6 +108,7 @@ def _pairs(manifest: "Manifest") -> list[tuple[str, str]]:
         " or ".join(map(str, dict.fromkeys(sizes)))
         for sizes in ((layer.num_kv_heads for layer in cached), (layer.head_dim for layer in cached))
     )
+    whole = readable_size(manifest.max_context * manifest.kv_row_bytes)
     versions = [f"{name} {version}" for name, version in manifest.exported_with.items() if version != "unknown"]
     return [
         ("source", manifest.source_name),
@@ -124,7 +125,7 @@ def _pairs(manifest: "Manifest") -> list[tuple[str, str]]:
         *kept_pairs(manifest.kept_types),
         *([("bits", _BITS_OF_KEPT)] if manifest.precision == "keep" else []),
         ("attention", manifest.attention),
-        ("KV cache", f"{readable_size(manifest.kv_row_bytes)} a token ({manifest.kv_dtype})"),
+        ("KV cache", f"{readable_size(manifest.kv_row_bytes)} a token ({manifest.kv_dtype}), {whole} of all context"),
         *([("recurrent states", f"{readable_size(manifest.state_bytes)} a text")] if manifest.has_states else []),
         *sampling_pairs(manifest.sampling),
         *([("exported with", ", ".join(versions))] if versions else []),

@@ -156,7 +156,8 @@ def check_memory(manifest: Manifest, free: int | None, free_ram: int | None) -> 
         yield CheckResult("memory", Severity.NOTE, found, "Bound the KV cache with --kv-bytes where you serve.")
     else:
         found = f"{_size(free)} are free; the model needs {_size(needed)}, and {_size(whole)} with a "
-        yield CheckResult("memory", Severity.WELL, f"{found}text as long as its context.")
+        context = f"text as long as its context ({manifest.max_context} tokens, KV cache in {manifest.kv_dtype})."
+        yield CheckResult("memory", Severity.WELL, found + context)
 
 
 def _size(num_bytes: int) -> str:

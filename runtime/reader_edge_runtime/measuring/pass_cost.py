@@ -22,7 +22,7 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.target import Pass, Target
 
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-PASTS = (64, 512, 2048)
+PASTS = (64, 1024, 4096)  # far apart: what a further row takes is small beside the noise of a pass
 MAX_WIDTH = WIDTHS[-1]
 MAX_ROWS = 64  # of a batch's pass: B * N
 MAX_CACHED_ROWS = 8192  # of all texts of a batch
@@ -94,18 +94,27 @@ class PassCost:
         numbers = np.arange(self.widths[-1] + 1)
         times: Float64Array = np.interp(numbers, self.widths, at_past)
         times[0] = np.inf
-        if past > self.pasts[-1] and len(self.pasts) > 1:
-            read_s, node_s = _row_parts(self.widths, self.seconds[-2], self.seconds[-1])
-            times += (past - self.pasts[-1]) / (self.pasts[-1] - self.pasts[-2]) * (read_s + node_s * numbers)
+        read_s, node_s = self._further_rows(past)
+        times += read_s + node_s * numbers
         return times
 
-    def attention_seconds(self, past: float) -> Float64Array:
-        """What of `pass_seconds` is more than behind the shortest past, float64 (1 + W,), 0 for n = 0: attention.
+    def attention(self, past: float) -> tuple[float, float]:
+        """What a pass takes more than behind the shortest past: seconds to read a text's rows, and for each node.
 
-        What it takes grows with the past of a text, what products take does not.
+        Attention grows with the past of a text; what products take does not.
         """
-        attention = self.pass_seconds(past)[1:] - self.pass_seconds(self.pasts[0])[1:]
-        return np.concatenate([[0.0], np.maximum(attention, 0.0)])
+        parts = np.array([_row_parts(self.widths, self.seconds[0], row) for row in self.seconds])
+        read_s, node_s = (float(np.interp(past, self.pasts, column)) for column in parts.T)
+        further = self._further_rows(past)
+        return read_s + further[0], node_s + further[1]
+
+    def _further_rows(self, past: float) -> tuple[float, float]:
+        """The same of a past beyond the longest, over that."""
+        if past <= self.pasts[-1] or len(self.pasts) == 1:
+            return 0.0, 0.0
+        share = (past - self.pasts[-1]) / (self.pasts[-1] - self.pasts[-2])
+        read_s, node_s = _row_parts(self.widths, self.seconds[-2], self.seconds[-1])
+        return share * read_s, share * node_s
 
 
 def measure_pass_cost(

@@ -204,7 +204,7 @@ def target(request: pytest.FixtureRequest, rounded: ModelPackage) -> HostTarget:
 
 
 def test_the_cache_is_int8_where_attention_rounds_anyway() -> None:
-    assert {ExportOptions(precision).kv_dtype for precision in ("int8", "int8-a16", "int4")} == {"int8"}
+    assert {ExportOptions(precision).kv_dtype for precision in ("keep", "int8", "int8-a16", "int4")} == {"int8"}
     assert ExportOptions("fp32").kv_dtype == "float32"
     assert ExportOptions("int8", kv="fp32").kv_dtype == "float32"
     assert {ExportOptions(precision, kv="fp16").kv_dtype for precision in ("fp32", "int8")} == {"float16"}

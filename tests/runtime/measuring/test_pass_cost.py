@@ -33,20 +33,20 @@ def test_measurement_covers_the_grid_with_positive_times(demo_folder: Path) -> N
     assert cost.row_s >= 0
 
 
-@pytest.mark.parametrize(("batch_size", "longest"), [(1, 2048), (4, 2048), (16, 512), (200, 64)])
+@pytest.mark.parametrize(("batch_size", "longest"), [(1, 4096), (2, 4096), (8, 1024), (200, 64)])
 def test_texts_of_large_batches_are_short_while_they_are_measured(
     batch_size: int, longest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pass_cost, "_seconds", lambda *_: 1.0)
-    cost = measure_pass_cost(FakeTarget(make_manifest(6, max_context=4096)), batch_size, max_seconds=0.0)
+    cost = measure_pass_cost(FakeTarget(make_manifest(6, max_context=8192)), batch_size, max_seconds=0.0)
     assert cost.pasts[-1] == longest
 
 
 @pytest.mark.parametrize(
     ("node_s", "num_widths", "pasts", "num_passes"),
     [
-        *((1e-6, 12, (64, 512, 2048), 2), (0.004, 12, (64, 512, 2048), 1), (0.015, 7, (64, 512, 2048), 1)),
-        *((0.03, 6, (64, 2048), 1), (0.5, 4, (64, 2048), 1)),
+        *((1e-6, 12, (64, 1024, 4096), 2), (0.004, 12, (64, 1024, 4096), 1), (0.015, 7, (64, 1024, 4096), 1)),
+        *((0.03, 6, (64, 4096), 1), (0.5, 4, (64, 4096), 1)),
     ],
 )
 def test_a_slow_model_is_measured_at_fewer_points_and_once_each(
@@ -59,7 +59,7 @@ def test_a_slow_model_is_measured_at_fewer_points_and_once_each(
         return (9 + len(trees[0])) * node_s
 
     monkeypatch.setattr(pass_cost, "_seconds", seconds)
-    cost = measure_pass_cost(FakeTarget(make_manifest(6, max_context=4096)), max_seconds=0.0)
+    cost = measure_pass_cost(FakeTarget(make_manifest(6, max_context=8192)), max_seconds=0.0)
     assert (len(cost.widths), cost.pasts) == (num_widths, pasts)
     assert cost.widths[-1] >= 8
     assert max(num_nodes for _, num_nodes in passes) == cost.widths[-1]  # no pass is wider than what is measured
@@ -76,7 +76,7 @@ def test_passes_that_are_timed_have_tokens_of_many_kinds(monkeypatch: pytest.Mon
         return 1e-6
 
     monkeypatch.setattr(pass_cost, "_seconds", seconds)
-    measure_pass_cost(FakeTarget(make_manifest(50_000, max_context=4096)), 4, max_seconds=0.0)
+    measure_pass_cost(FakeTarget(make_manifest(50_000, max_context=8192)), 4, max_seconds=0.0)
     assert max(map(len, seen)) == 64
     assert all(len(set(token_ids)) == len(token_ids) for token_ids in seen)
     assert all(0 <= token_id < 50_000 for token_ids in seen for token_id in token_ids)
@@ -91,7 +91,7 @@ def test_one_wide_tree_among_narrow_ones_shows_what_padding_takes(
         return 1 + 0.1 * (num_nodes + cost_of_padding * (widest * len(trees) - num_nodes))
 
     monkeypatch.setattr(pass_cost, "_seconds", seconds)
-    cost = measure_pass_cost(FakeTarget(make_manifest(6, max_context=4096)), max_seconds=0.0)
+    cost = measure_pass_cost(FakeTarget(make_manifest(6, max_context=8192)), max_seconds=0.0)
     assert cost.padding_share == pytest.approx(share)
     assert cost.text_s == pytest.approx((0.0, 0.0))
 
@@ -104,7 +104,7 @@ def test_a_pass_over_as_many_nodes_shows_what_a_text_adds(
         return 1 + 0.1 * sum(map(len, trees)) + text_s * (len(trees) - 1)
 
     monkeypatch.setattr(pass_cost, "_seconds", seconds)
-    cost = measure_pass_cost(FakeTarget(make_manifest(6, max_context=4096)), max_seconds=0.0)
+    cost = measure_pass_cost(FakeTarget(make_manifest(6, max_context=8192)), max_seconds=0.0)
     assert cost.text_s == pytest.approx((found, found))
 
 
@@ -142,7 +142,7 @@ def test_a_line_of_the_log_says_what_is_measured_and_about_how_long_it_takes(
 
     monkeypatch.setattr(pass_cost, "_seconds", seconds)
     caplog.set_level(logging.INFO, "reader_edge")
-    target = FakeTarget(make_manifest(6, max_context=4096))
+    target = FakeTarget(make_manifest(6, max_context=8192))
     measure_pass_cost(target, on_progress=note if is_called_back else None)
     (line,) = caplog.records
     assert (line.name, line.levelno) == ("reader_edge.measuring", level)
@@ -170,7 +170,7 @@ def test_rounds_far_apart_leave_a_doubt(slowdown: float, is_in_doubt: bool, monk
         rounds_done = done
 
     monkeypatch.setattr(pass_cost, "_seconds", lambda *_: slowdown if rounds_done else 1.0)
-    cost = measure_pass_cost(FakeTarget(make_manifest(6, max_context=4096)), max_seconds=0.0, on_progress=note)
+    cost = measure_pass_cost(FakeTarget(make_manifest(6, max_context=8192)), max_seconds=0.0, on_progress=note)
     assert cost.is_in_doubt == is_in_doubt
     assert cost.spread == pytest.approx(slowdown - 1)
 
@@ -189,11 +189,11 @@ def test_longer_texts_than_were_measured_take_what_all_widths_say_of_a_further_r
 
     monkeypatch.setattr(pass_cost, "_seconds", seconds)
     cost = measure_pass_cost(FakeTarget(make_manifest(6, max_context=1 << 15)), max_seconds=0.0)
-    for past in (4096, 8192, 16_384):
+    for past in (8192, 16_384, 32_000):
         wanted = [true(past, width) for width in cost.widths]
         assert cost.pass_seconds(past)[list(cost.widths)] == pytest.approx(np.array(wanted), rel=0.1)
-    assert cost.attention_seconds(64).tolist() == [0.0] * (1 + cost.widths[-1])
-    assert cost.attention_seconds(8192)[8] == pytest.approx(true(8192, 8) - true(64, 8), rel=0.2)
+    assert cost.attention(64) == (0.0, 0.0)
+    assert cost.attention(16_384) == pytest.approx((16_320 * 2e-6, 16_320 * 1e-6), rel=0.2)
 
 
 @pytest.mark.parametrize(("read_s", "node_s"), [(0.0, 1e-6), (1e-6, 0.0), (0.0, 0.0), (2e-6, 1e-6)])

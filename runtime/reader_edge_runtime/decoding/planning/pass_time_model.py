@@ -1,8 +1,9 @@
 """Predicts how long a pass over so many tree nodes takes: a curve that `measuring.pass_cost` measured once, corrected
 by the steps that `decoding.recorder` times.
 
-T(n, past) = (products(n) + attention(n, past) * d) * c, where the steps teach c for each class of widths, and d for
-each depth, a class of pasts: what was not measured so far behind, or sees a window alone, shows in attention's part.
+T(n, past) = (products(n) + r * read(past) + a * n * attended(past)) * c, where the steps teach c for each class of
+widths, and r and a for each depth, a class of pasts: what was not measured so far behind, or sees a window alone, or
+comes from slower memory, shows in attention's parts.
 """
 
 import math
@@ -24,7 +25,7 @@ _MEMORY = 0.1  # weight of the newest value in a mean, and in a correction, wher
 _SHARE_OF_PLAIN, _SHARE_OF_OTHERS = 0.5, 0.7
 _FADING = 0.005  # share of a wrong shape that each plain pass forgets: what made it may be over
 _LEAST_SHARE = 0.2  # of a pass's time, so that it tells of attention
-_DOUBT = 0.1  # square of the share from which on attention explains more of an error than all else
+_DOUBT = 0.02  # squares of the shares from which on attention explains more of an error than all else
 _DEPTH_ROWS = 1024  # of the first depth; each further one ends at twice as many
 _MOST_ERROR = 0.7  # in a logarithm, that one pass may show
 _OUTRUN, _ENOUGH_SEEN = -0.25, 16  # a correction below which a curve was measured beside other work; passes that tell
@@ -32,23 +33,28 @@ _OUTRUN, _ENOUGH_SEEN = -0.25, 16  # a correction below which a curve was measur
 
 @dataclass(slots=True)
 class _Depth:
-    """What passes showed of attention's time at about a past: the logarithm of its factor.
+    """What passes showed of attention's time at about a past: logarithms of the factors r and a.
 
-    weight: of the passes behind it, each a square of attention's share of its time.
+    weight: of the passes behind it, each the squares of their parts' shares of its time.
     """
 
-    log: float
+    logs: tuple[float, float] = (0.0, 0.0)
     weight: float = 0.0
 
-    def learn(self, error: float, share: float) -> float:
-        """Take what attention explains of an error in a pass's logarithm, by its share of the time; returns the rest.
+    def parts(self, attention: tuple[float, float], width: float) -> tuple[float, float]:
+        """Seconds to read a text's rows, and to attend to them from so many nodes."""
+        return math.exp(self.logs[0]) * attention[0], math.exp(self.logs[1]) * attention[1] * width
 
-        A least-squares step, which is larger while few passes were seen, and the larger the share.
+    def learn(self, error: float, shares: tuple[float, float]) -> float:
+        """Take what the parts explain of an error in a pass's logarithm, by their shares of its time; returns the rest.
+
+        A least-squares step, which is larger while few passes were seen, and the larger the shares.
         """
-        gain = max(_MEMORY, 1 / (1 + self.weight)) * share / (share * share + _DOUBT)
-        self.weight += share * share
-        self.log += gain * error
-        return error * (1 - share * gain)
+        squares = shares[0] ** 2 + shares[1] ** 2
+        step = max(_MEMORY, 1 / (1 + self.weight)) * error / (squares + _DOUBT)
+        self.logs = self.logs[0] + step * shares[0], self.logs[1] + step * shares[1]
+        self.weight += squares
+        return error - step * squares
 
 
 class PassTimeModel:
@@ -63,7 +69,8 @@ class PassTimeModel:
     def __init__(self, max_width: int) -> None:
         self.max_width = max_width
         self._cost: PassCost | None = None
-        self._curves: dict[tuple[int, int], tuple[list[float], list[float]]] = {}
+        self._products: dict[int, list[float]] = {}  # by batch size, uncorrected
+        self._attention: dict[int, tuple[float, float]] = {}  # of a text, by past
         self._depths: dict[int, _Depth] = {}
         self._corrections: dict[int, list[float]] = {}  # of a class of batches, the logarithm for each of widths
         self._num_seen: dict[tuple[int, int], int] = {}
@@ -73,7 +80,8 @@ class PassTimeModel:
     def take(self, cost: PassCost) -> None:
         """Take what was measured."""
         self._cost = cost
-        self._curves.clear()
+        self._products.clear()
+        self._attention.clear()
 
     @property
     def is_measured(self) -> bool:
@@ -90,14 +98,13 @@ class PassTimeModel:
 
         n = 0 .. widest, but no more than are known.
         """
-        products, attention = self._curve(batch_size, past)
-        products = products[: None if widest is None else widest + 1]
+        products = self._products_of(batch_size)[: None if widest is None else widest + 1]
         if not self.is_measured:
             return products
         factors = [math.exp(correction) for correction in self._correction(batch_size)]
-        depth = math.exp(self._depth(past).log)
-        parts = zip(products, attention, self._classes, strict=False)
-        return [(time + depth * more) * factors[number] for time, more, number in parts]
+        read_s, node_s = self._depth(past).parts(self._attention_of(batch_size, past), 1)
+        numbered = enumerate(zip(products, self._classes, strict=False))
+        return [(time + read_s + node_s * n) * factors[number] for n, (time, number) in numbered]
 
     @property
     def padding_share(self) -> float:
@@ -109,18 +116,18 @@ class PassTimeModel:
         if not self.is_measured:
             return
         batch_size = len(widths)
-        products, attention = self._curve(batch_size, past)
+        products = self._products_of(batch_size)
         width = min(equal_width(sum(widths), max(widths), batch_size, self.padding_share), len(products) - 1)
         number = self._classes[round(width)]
         corrections = self._correction(batch_size)
         depth = self._depth(past)
-        attention_s = math.exp(depth.log) * time_at(attention, width)
-        pass_s = time_at(products, width) + attention_s
+        read_s, attended_s = depth.parts(self._attention_of(batch_size, past), width)
+        pass_s = time_at(products, width) + read_s + attended_s
         error = math.log(seconds / pass_s) - corrections[number]
         error = min(max(error, -_MOST_ERROR), _MOST_ERROR)
-        if attention_s >= _LEAST_SHARE * pass_s:
+        if read_s + attended_s >= _LEAST_SHARE * pass_s:
             self._depths[_depth_of(past)] = depth
-            error = depth.learn(error, attention_s / pass_s)
+            error = depth.learn(error, (read_s / pass_s, attended_s / pass_s))
         key = _class_of(batch_size), number
         num_seen = self._num_seen.get(key, 0)
         self._num_seen[key] = num_seen + 1
@@ -153,20 +160,26 @@ class PassTimeModel:
         if number in self._depths:
             return self._depths[number]
         before = [each for each in self._depths if each < number]
-        return _Depth(self._depths[max(before)].log if before else 0.0)
+        return _Depth(self._depths[max(before)].logs) if before else _Depth()
 
-    def _curve(self, batch_size: int, past: int) -> tuple[list[float], list[float]]:
-        """Seconds that products and attention take, uncorrected, for n = 0 and on."""
-        key = (batch_size, past // _PAST_STEP)
-        curve = self._curves.get(key)
-        if curve is None:
-            curve = self._curves[key] = self._measured_curve(batch_size, (key[1] + 0.5) * _PAST_STEP)
-        return curve
+    def _attention_of(self, batch_size: int, past: int) -> tuple[float, float]:
+        """As `PassCost.attention`, uncorrected, of so many texts."""
+        step = past // _PAST_STEP
+        if self._cost is not None and step not in self._attention:
+            self._attention[step] = self._cost.attention((step + 0.5) * _PAST_STEP)
+        read_s, node_s = self._attention[step]
+        share = batch_size / self._cost.batch_size if self._cost else 0.0
+        return share * read_s, share * node_s
 
-    def _measured_curve(self, batch_size: int, past: float) -> tuple[list[float], list[float]]:
+    def _products_of(self, batch_size: int) -> list[float]:
+        """Seconds that passes over n = 0 nodes (infinite) and on take behind the shortest past, uncorrected."""
+        if batch_size not in self._products:
+            self._products[batch_size] = self._measured_products(batch_size)
+        return self._products[batch_size]
+
+    def _measured_products(self, batch_size: int) -> list[float]:
         if self._cost is None:
-            growing = [1 + _UNMEASURED_GROWTH * n for n in range(self.max_width)]
-            return [math.inf, *growing], [0.0] * (1 + self.max_width)
+            return [math.inf, *(1 + _UNMEASURED_GROWTH * n for n in range(self.max_width))]
         share, times = batch_size / self._cost.batch_size, self._cost.pass_seconds(self._cost.pasts[0])
         widest = len(times) - 1
         most = widest if share == 1 else max(1, min(widest, MAX_ROWS // batch_size))
@@ -176,8 +189,7 @@ class PassTimeModel:
         seconds += step * np.maximum(share * numbers - widest, 0)
         text_s = np.interp(numbers, (1, BATCH_WIDTH), self._cost.text_s)
         seconds += text_s * max(share - 1, 0.0)
-        attention = share * self._cost.attention_seconds(past)[: len(numbers) + 1]
-        return [math.inf, *seconds.tolist()], attention.tolist()
+        return [math.inf, *seconds.tolist()]
 
 
 def _class_of(batch_size: int) -> int:

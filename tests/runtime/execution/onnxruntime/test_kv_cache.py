@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from reader_edge.cli import main
 from reader_edge_runtime.errors import ConfigError, MemoryShortageError, ProviderError
-from reader_edge_runtime.execution.onnxruntime.host import host_graph, kv_slab, needed_memory
+from reader_edge_runtime.execution.onnxruntime.host import host_cache, host_graph, kv_slab, needed_memory
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.execution.onnxruntime.host.kv_slab import HAS_PAGES, PAGE_BYTES, PagedMemory, whole_pages
@@ -209,6 +209,26 @@ def test_cache_too_large_for_memory_is_one_sentence(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.skipif(not HAS_PAGES, reason="elsewhere a cache takes memory of all its rows")
+def test_a_text_that_cannot_fit_into_memory_is_refused_with_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is taken: 32,768 tokens of a 3B model."""
+    heads = [Layer.attention(2, 128)] * 36
+    manifest = replace(make_manifest(max_context=1 << 15), num_layers=36, layers=tuple(heads), kv_dtype="int8")
+    gigabytes = 36 * 2 * 2 * (128 + 2) * 32_768 / 1e9
+    cache = HostCache(manifest, 1, 256)
+    monkeypatch.setattr(host_cache, "free_bytes", lambda: 10**8)
+    with pytest.raises(ConfigError) as refusal:
+        cache.reserve(1, 32_768)
+    needed = f"32768 tokens need {gigabytes:.1f} GB of KV cache (int8), and 0.1 GB are free"
+    assert str(refusal.value) == f"{needed}: shorten the prompt or end other programs."
+    assert cache.capacity == 256
+    cache.reserve(1, 4096)
+    cache.extend(0, 1, 4000)
+    monkeypatch.setattr(host_cache, "free_bytes", lambda: 10**7)
+    cache.reserve(1, 4500)  # 4,000 rows are there
+    monkeypatch.setattr(host_cache, "free_bytes", lambda: None)
+    cache.reserve(1, 32_768)
+
+
 def test_a_cache_without_room_for_its_largest_size_moves_as_it_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_memory(num_bytes: int) -> None:
         raise MemoryError

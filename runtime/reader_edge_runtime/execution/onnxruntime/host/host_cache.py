@@ -11,6 +11,7 @@ from reader_edge_runtime.arrays import Float32Array, Int64Array
 from reader_edge_runtime.cache import Cache, KvLayout, SlotContents
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.execution.onnxruntime.host.kv_slab import HAS_PAGES, KvArray, KvSlab, kv_groups
+from reader_edge_runtime.machine.process_memory import free_bytes
 
 StateDeltas = Mapping[str, Float32Array]  # (B, N, C), by the graph's names
 NO_STATE_DELTAS: StateDeltas = {}
@@ -58,6 +59,11 @@ class HostCache(Cache):
         if HAS_PAGES and not self._is_paged:
             with suppress(ConfigError):  # what there is does, too
                 self._move_to(self._new_slabs(num_slots, self._manifest.max_context, is_paged=True), True, self.lengths)
+
+    def reserve(self, num_slots: int, capacity: int) -> None:
+        if capacity > self.capacity:
+            self._check_free(capacity)
+        super().reserve(num_slots, capacity)
 
     def extend(self, first_slot: int, num_slots: int, num_nodes: int) -> None:
         super().extend(first_slot, num_slots, num_nodes)
@@ -155,6 +161,14 @@ class HostCache(Cache):
             return [KvSlab(group, num_slots, capacity, is_paged) for group in self._groups]
         except MemoryError:
             raise self._shortage(num_slots, capacity) from None
+
+    def _check_free(self, num_rows: int) -> None:
+        """Raise ConfigError where a text of so many rows cannot fit: pages are given until there are none to write."""
+        row_bytes, free = self._manifest.kv_row_bytes, free_bytes()
+        if free is not None and (num_rows - max(self._num_written)) * row_bytes > free:
+            gigabytes = f"{num_rows * row_bytes / 1e9:.1f} GB of KV cache ({self._manifest.kv_dtype})"
+            needed = f"{num_rows} tokens need {gigabytes}, and {free / 1e9:.1f} GB are free"
+            raise ConfigError(f"{needed}: shorten the prompt or end other programs.")
 
     def _shortage(self, num_slots: int, capacity: int) -> ConfigError:
         gigabytes = num_slots * capacity * self._manifest.kv_row_bytes / 1e9
