@@ -225,7 +225,10 @@ def serve(
 
         def load(model: str | None) -> AsyncEngine:
             drafted = replace(sources, extra=(*sources.extra, RemoteSource()))
-            return AsyncEngine(load_engine(model, engine_config, drafted, rule), serving)
+            engine = load_engine(model, engine_config, drafted, rule)
+            if tokens_a_s := engine.decoder.planner.times.prompt_tokens_per_s():
+                _LOG.info("Prompts are read at about %d tokens a second.", tokens_a_s)
+            return AsyncEngine(engine, serving)
 
         def serve_all(served: AsyncEngine | ModelPool, shown: str) -> None:
             _LOG.info(_SERVING, shown, host, port)

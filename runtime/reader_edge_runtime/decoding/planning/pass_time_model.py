@@ -18,6 +18,7 @@ from reader_edge_runtime.measuring.pass_cost import BATCH_WIDTH, MAX_ROWS, PassC
 # Without a measurement: half a pass more at 16 nodes, as int8 packages of 0.1 to 0.5 B parameters were seen to cost.
 _UNMEASURED_GROWTH = 0.033
 
+_TYPICAL_PAST, _LEAST_WIDE = 2048, 8  # behind which, and by how wide passes at least, prompts are read
 _PAST_STEP = 64  # committed rows between which a curve is taken to be the same
 _MEMORY = 0.1  # weight of the newest value in a mean, and in a correction, where it is more while few were seen
 # A busy machine slows all together, so a plain pass moves the whole curve, while a wide one may also tell that the
@@ -105,6 +106,11 @@ class PassTimeModel:
         read_s, node_s = self._depth(past).parts(self._attention_of(batch_size, past), 1)
         numbered = enumerate(zip(products, self._classes, strict=False))
         return [(time + read_s + node_s * n) * factors[number] for n, (time, number) in numbered]
+
+    def prompt_tokens_per_s(self) -> float:
+        """About how fast a prompt of a few thousand tokens is read, by the widest pass; 0 where that is not known."""
+        seconds = self.seconds(1, _TYPICAL_PAST)
+        return (len(seconds) - 1) / seconds[-1] if self.is_measured and len(seconds) > _LEAST_WIDE else 0.0
 
     @property
     def padding_share(self) -> float:

@@ -35,6 +35,14 @@ def test_times_grow_with_width_length_and_batch() -> None:
     assert times.is_measured
 
 
+def test_how_fast_prompts_are_read_is_known_where_wide_passes_were_measured() -> None:
+    assert 150 < measured().prompt_tokens_per_s() < 320  # 16 nodes in 50 ms behind 1000 tokens, and in more behind 2048
+    assert PassTimeModel(max_width=16).prompt_tokens_per_s() == 0
+    narrow = PassTimeModel(max_width=1)
+    narrow.take(PassCost(1, (10,), (1,), np.array([[0.01]])))
+    assert narrow.prompt_tokens_per_s() == 0
+
+
 def test_a_batch_takes_the_products_of_as_many_nodes_of_one_text_and_each_texts_attention() -> None:
     times = measured()
     for past in (10, 1000):
