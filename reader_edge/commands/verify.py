@@ -24,6 +24,11 @@ from reader_edge.terminal.shell_completion import MODEL
     show_default=True,
     help="Most minutes of the proof; the default sources come first. 0 compares every combination and prompt.",
 )
+@click.option(
+    "--certificate",
+    type=options.FILE_PATH,
+    help="Write what was proven to FILE, as JSON, for others. A FILE that is there is checked instead, by a sample.",
+)
 @options.of(options.Drafts, "workspace", "draft_model", "draft_context", "has_speculator")
 @options.engine
 @options.of(options.EngineFlags, "is_near_tie_guarded")
@@ -34,6 +39,7 @@ def verify(
     prompts: Path | None,
     max_tokens: int,
     minutes: float,
+    certificate: Path | None,
     sources: "reader_edge.DraftSources",
     engine_config: "reader_edge.EngineConfig",
     as_json: bool,
@@ -50,10 +56,16 @@ def verify(
     early and shows what was covered.
 
     The exit code is 1 if a token differs, if a bit differs in an 'exact' package, or if no draft was verified.
+
+    A certificate has the package's checksum, the processor, the kernels, what was compared, and a few answers. To check
+    one, these are decoded again, plainly and drafted. On a machine like the one that wrote it they must be the same to
+    the bit.
     """
     from reader_edge.models.model_source import further_sources, load_engine
     from reader_edge.prompts import VERIFY_PROMPTS, play_out, read_prompts
     from reader_edge.terminal.console import print_table, share_progress
+    from reader_edge.terminal.formatting import visible
+    from reader_edge.verify.certificate import write_certificate
     from reader_edge.verify.proof import ProofListener, prove
     from reader_edge.verify.report import (
         estimate_sentence,
@@ -65,6 +77,9 @@ def verify(
     from reader_edge.verify.variants import TimeBudget
     from reader_edge_runtime import GenerationConfig, SamplingConfig
 
+    if certificate is not None and certificate.exists():
+        _check_certificate(model, certificate, replace(engine_config, is_calibrated=False), as_json)
+        return
     file_prompts = read_prompts(prompts or VERIFY_PROMPTS)
     # Measured pass times would leave drafts out, and with them their proof.
     engine = load_engine(model, replace(engine_config, is_calibrated=False))
@@ -82,6 +97,9 @@ def verify(
             on_progress, lambda seconds: click.echo(estimate_sentence(seconds, budget.seconds), err=True)
         )
         report = prove(engine, questions, max_tokens, further, budget, listener)
+    if certificate is not None:
+        write_certificate(certificate, engine, report, max_tokens)
+        click.echo(visible(f"The certificate is '{certificate}'."), err=True)
     if as_json:
         click.echo(json.dumps(proof_fields(engine, report)))
     else:
@@ -94,3 +112,21 @@ def verify(
         raise click.exceptions.Exit(1)
     if report.is_interrupted:
         raise click.exceptions.Exit(130)
+
+
+def _check_certificate(model: str | None, path: Path, engine_config: "reader_edge.EngineConfig", as_json: bool) -> None:
+    from msgspec import to_builtins
+
+    from reader_edge.models.model_source import load_engine
+    from reader_edge.terminal.console import print_pairs
+    from reader_edge.verify.certificate import check_certificate, check_pairs, check_verdict, read_certificate
+
+    certificate = read_certificate(path)  # before a model is loaded for it
+    check = check_certificate(certificate, path, load_engine(model, engine_config))
+    if as_json:
+        click.echo(json.dumps(to_builtins(check) | {"is_kept": check.is_kept}))
+    else:
+        print_pairs(check_pairs(check))
+        click.echo(check_verdict(check))
+    if not check.is_kept:
+        raise click.exceptions.Exit(1)

@@ -151,6 +151,11 @@ CORPUS: dict[str, dict[str, bytes]] = {
     },
     "speculator's weights": {"nothing": b"", "a header of exabytes": b"\xff" * 7 + b"\x7f"},
     "signature": {"nothing": b"", "endless nesting": b"[" * 100_000, "a list": b"[]"},
+    "certificate": {
+        "nothing": b"",
+        "endless nesting": b"[" * 100_000,
+        "4,500 digits": b'{"format_version": ' + b"9" * 4500 + b"}",
+    },
     "signed statement": {
         "nothing": b"",
         "endless nesting": b"[" * 100_000,

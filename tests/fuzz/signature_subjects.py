@@ -1,9 +1,10 @@
-"""Signatures of packages: what is spoilt is refused, or signs what was signed."""
+"""Signatures of packages: what is spoilt is refused, or signs what was signed. Certificates of proofs."""
 
 import base64
 import json
 from pathlib import Path
 
+from reader_edge.verify.certificate import read_certificate
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.package.signature import SIGNATURE_NAME, PackageSignature, sign_package, signed_bytes
 from reader_edge_runtime.package.signing_keys import read_private_key, sign
@@ -13,6 +14,19 @@ from tests.reader_edge.package_copy import PackageCopy
 from tests.signing_keys import write_keys
 
 _PACKAGE = "signed"
+_COUNTS = (
+    *("max_tokens", "prompts", "settings_covered", "settings_covered_in_part", "settings_not_covered"),
+    *("tokens_compared", "divergences", "logit_rows", "logit_rows_equal"),
+)
+_CERTIFICATE = json.dumps(
+    {
+        **{"format": "reader-edge certificate", "format_version": 1, "package": "0" * 64, "is_promise_kept": True},
+        **dict.fromkeys(("source_name", "source_fingerprint", "reader_edge", "attention", "precision"), "a"),
+        **dict.fromkeys(_COUNTS, 1),
+        "machine": {"processor": "a", "provider": "a", "instructions": "a", "kernels": ["a", ""], "threads": 2},
+        "sample": [{"prompt_token_ids": [1, 2], "token_ids": [3], "bits": "0" * 64}],
+    }
+).encode()
 
 
 def _made(folder: Path) -> tuple[Path, Path, Path]:
@@ -59,5 +73,6 @@ def _read_statement(path: Path) -> None:
 
 SIGNATURE_SUBJECTS = {
     "signature": Subject(_samples, mutated_json, _read),
+    "certificate": Subject(lambda _: [_CERTIFICATE], mutated_json, read_certificate),
     "signed statement": Subject(lambda folder: [_statement(_samples(folder)[0])], mutated_json, _read_statement),
 }
