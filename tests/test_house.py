@@ -18,8 +18,8 @@ CEILINGS = {  # lines of a room, raised only in the commit that says why
     "native": ("*", 9_000),
     "tests": (
         "*.py",
-        70_820,
-    ),  # the page; texts outlive the process; infill; hostile clients; depth; first use; split files; signatures
+        70_833,
+    ),  # texts outlive the process; infill; hostile clients; depth; first use; split files; signatures; rare weights
     "reader_edge/server": ("*.py", 8_325),  # kept responses; budgets; infill; models go; embeddings; first use
     "reader_edge/bench": ("*.py", 1_350),
     "benchmarks": ("*.py", 5_919),  # sessions of agents; split files

@@ -82,7 +82,9 @@ void sum_run(const CacheHead& values, const QueryRows& rows, Run run, const floa
       for (std::int64_t r = 0; r < count; ++r) {
         const Floats factor = all(float{kByteWeightSteps}) / all(weight_tops[row + r]);
         std::int8_t* const high = weights + r * 2 * kValueRows;
-        split_weights(rows.scores + (row + r) * rows.stride + j, num_rows, factor, high, high + kValueRows);
+        const float* const weights_of = rows.scores + (row + r) * rows.stride + j;
+        for (std::int64_t k = 0; k < num_rows; k += kKeys)
+          split_steps(rounded(load(weights_of + k) * factor), high + k, high + kValueRows + k);
       }
       for (std::int64_t d = 0; d < stride; d += kVectorBytes) {
         sum_block(weights, transposed + d * kVectors, num_steps, step, of_block);

@@ -12,10 +12,23 @@
 namespace reader_edge::READER_EDGE_LANES {
 namespace {
 
+// Keys [begin, begin + kTileKeys) of a run that ends at `end`.
 struct Tile {
   alignas(kVector) std::int8_t keys[kGroups][kMostHeadSize / 4][kVector];
   Floats magnitudes[kGroups];
+  std::int64_t begin, end;
+  bool is_bare;  // no mask, and no end within
 };
+
+void fill_tile(const CacheHead& keys, const Mask& mask, std::int64_t begin, std::int64_t end, Tile& tile) {
+  for (int g = 0; g < kGroups; ++g) {
+    transpose_keys(keys, begin + g * kKeys, end, tile.keys[g][0], kVector);
+    tile.magnitudes[g] = magnitudes(keys, begin + g * kKeys, end);
+  }
+  tile.begin = begin;
+  tile.end = end;
+  tile.is_bare = begin + kTileKeys <= std::min(end, mask.first);
+}
 
 // A plane's bytes of a query times keys. Keys may hold any bytes, the first plane of a query no -128.
 inline void add_plane(Ints& sum, int plane, Bytes keys, Bytes query) {
@@ -26,10 +39,10 @@ inline void add_plane(Ints& sum, int plane, Bytes keys, Bytes query) {
   }
 }
 
-// Scores of kRows rows from `row` on against a tile, unmasked.
+// Scores of kRows rows from `row` on against a tile; raises the largest of each lane.
 template <int kRows>
-void score_block(const Tile& tile, std::int64_t head_size, const QueryRows& rows, std::int64_t row,
-                 Floats (*scores)[kGroups]) {
+void score_block(const Tile& tile, std::int64_t head_size, const Mask& mask, const QueryRows& rows, std::int64_t row,
+                 Floats* largest) {
   Ints sums[kRows][2][kGroups];
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
@@ -56,13 +69,17 @@ void score_block(const Tile& tile, std::int64_t head_size, const QueryRows& rows
     const Floats factor = all(rows.factors[row + r]);
 #pragma GCC unroll 2
     for (int g = 0; g < kGroups; ++g) {
-      const Ints sum = shifted_left<8>(sums[r][0][g]) + sums[r][1][g];
-      scores[r][g] = number_of(sum) * tile.magnitudes[g] * factor;
+      const std::int64_t begin = tile.begin + g * kKeys;
+      if (!tile.is_bare && begin >= tile.end) break;
+      Floats score = number_of(shifted_left<8>(sums[r][0][g]) + sums[r][1][g]) * tile.magnitudes[g] * factor;
+      if (!tile.is_bare) score = masked(mask, rows.first + row + r, begin, tile.end, score);
+      largest[row + r] = max(largest[row + r], score);
+      store(rows.scores + (row + r) * rows.stride + begin, score);
     }
   }
 }
 
-using ScoreBlock = void (*)(const Tile&, std::int64_t, const QueryRows&, std::int64_t, Floats (*)[kGroups]);
+using ScoreBlock = void (*)(const Tile&, std::int64_t, const Mask&, const QueryRows&, std::int64_t, Floats*);
 
 template <std::size_t... kBefore>
 ScoreBlock score_block_of(std::size_t num_rows, std::index_sequence<kBefore...>) {
@@ -75,23 +92,11 @@ void score_run(const CacheHead& keys, const Mask& mask, const QueryRows& rows, R
   Floats largest[kMostQueryRows];
   std::fill_n(largest, rows.count, all(-std::numeric_limits<float>::infinity()));
   for (std::int64_t j = run.begin; j < run.end; j += kTileKeys) {
-    for (int g = 0; g < kGroups; ++g) {
-      transpose_keys(keys, j + g * kKeys, run.end, tile.keys[g][0], kVector);
-      tile.magnitudes[g] = magnitudes(keys, j + g * kKeys, run.end);
-    }
+    fill_tile(keys, mask, j, run.end, tile);
     for (std::int64_t row = 0; row < rows.count; row += kScoreTile) {
-      Floats scores[kScoreTile][kGroups];
       const std::int64_t count = std::min<std::int64_t>(rows.count - row, kScoreTile);
       const auto score = score_block_of(static_cast<std::size_t>(count), std::make_index_sequence<kScoreTile>());
-      score(tile, keys.head_size, rows, row, scores);
-      for (std::int64_t r = row; r < row + count; ++r) {
-        for (int g = 0; g < kGroups && j + g * kKeys < run.end; ++g) {
-          const std::int64_t begin = j + g * kKeys;
-          const Floats score_of = masked(mask, rows.first + r, begin, run.end, scores[r - row][g]);
-          largest[r] = max(largest[r], score_of);
-          store(rows.scores + r * rows.stride + begin, score_of);
-        }
-      }
+      score(tile, keys.head_size, mask, rows, row, largest);
     }
   }
   for (std::int64_t r = 0; r < rows.count; ++r) tops[r] = std::max(tops[r], largest_of(largest[r]));

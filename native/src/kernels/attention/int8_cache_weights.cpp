@@ -12,8 +12,31 @@
 namespace reader_edge::READER_EDGE_LANES {
 namespace {
 
+constexpr int kTogether = 4;  // vectors whose exponentials are reckoned side by side
 constexpr std::int64_t kTotalRun = 256 * kKeys;  // weights that are summed before they are widened
 static_assert(kTotalRun / kKeys * 4194304 <= INT32_MAX, "a run's totals fit into 32 bits");
+
+// What is found in a run of one row.
+struct Found {
+  Ints total;
+  Floats largest;
+};
+
+// Scores (kCount, kKeys) to weights times magnitudes.
+template <int kCount>
+[[gnu::always_inline]] inline void weigh(float* scores, const float* magnitudes_of, Floats top, Found& found) {
+  Floats weights[kCount];
+#pragma GCC unroll 4
+  for (int i = 0; i < kCount; ++i) weights[i] = load(scores + i * kKeys) - top;
+  exp_each(weights);
+#pragma GCC unroll 4
+  for (int i = 0; i < kCount; ++i) {
+    found.total = found.total + rounded(weights[i] * all(kTotalSteps));
+    const Floats product = weights[i] * load(magnitudes_of + i * kKeys);
+    store(scores + i * kKeys, product);
+    found.largest = max(found.largest, product);
+  }
+}
 
 void weigh_run(const CacheHead& values, const QueryRows& rows, Run run, const float* tops, float* weight_tops,
                double* totals) {
@@ -28,17 +51,13 @@ void weigh_run(const CacheHead& values, const QueryRows& rows, Run run, const fl
     for (std::int64_t r = 0; r < rows.count; ++r) {
       float* const scores = rows.scores + r * rows.stride + begin;
       const Floats top = all(tops[r]);
-      Ints total = all(0);
-      Floats largest = all(weight_tops[r]);
-      for (std::int64_t j = 0; j < count; j += kKeys) {
-        const Floats weight = exp_of(load(scores + j) - top);
-        total = total + rounded(weight * all(kTotalSteps));
-        const Floats product = weight * load(magnitudes_of + j);
-        store(scores + j, product);
-        largest = max(largest, product);
-      }
-      weight_tops[r] = largest_of(largest);
-      totals[r] += total_of(widened_low(total) + widened_high(total));
+      Found found{all(0), all(weight_tops[r])};
+      std::int64_t j = 0;
+      for (; j + kTogether * kKeys <= count; j += kTogether * kKeys)
+        weigh<kTogether>(scores + j, magnitudes_of + j, top, found);
+      for (; j < count; j += kKeys) weigh<1>(scores + j, magnitudes_of + j, top, found);
+      weight_tops[r] = largest_of(found.largest);
+      totals[r] += total_of(widened_low(found.total) + widened_high(found.total));
     }
   }
 }

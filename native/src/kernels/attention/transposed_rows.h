@@ -28,11 +28,13 @@ inline void transpose_keys(const CacheHead& keys, std::int64_t begin, std::int64
                       std::int64_t step) {
   for (std::int64_t d = 0; d < keys.head_size; d += kVectorBytes) {
     const std::int64_t left = std::min(keys.head_size - d, kVectorBytes);
+    const bool is_whole = left == kVectorBytes && begin + kKeys <= end;
     Bytes rows[kKeys];
 #pragma GCC unroll 16
     for (int k = 0; k < kKeys; ++k) {
+      const std::int8_t* const row = keys.row(begin + k) + d;
       fetch(keys.row(begin + k + kFetchedRows) + d);
-      rows[k] = load_bytes(keys.row(begin + k) + d, begin + k < end ? static_cast<std::size_t>(left) : 0);
+      rows[k] = is_whole ? load_bytes(row) : load_bytes(row, begin + k < end ? static_cast<std::size_t>(left) : 0);
     }
     transpose(rows);
 #pragma GCC unroll 16
@@ -70,13 +72,10 @@ inline void transpose_values(const CacheHead& values, std::int64_t begin, std::i
   }
 }
 
-// Weights (count,), a multiple of 16, to bytes: the upper ones, and the lower ones as products take them.
-inline void split_weights(const float* weights, std::int64_t count, Floats factor, std::int8_t* high, std::int8_t* low) {
-  for (std::int64_t j = 0; j < count; j += kKeys) {
-    const Ints steps = rounded(load(weights + j) * factor);
-    store_low_bytes(high + j, shifted_right<8>(steps));
-    store_low_bytes(low + j, steps - all(128 - kUnsignedOffset));
-  }
+// 16 weights to bytes: the upper ones, and the lower ones as products take them.
+inline void split_steps(Ints steps, std::int8_t* high, std::int8_t* low) {
+  store_low_bytes(high, shifted_right<8>(steps));
+  store_low_bytes(low, steps - all(128 - kUnsignedOffset));
 }
 
 }  // namespace reader_edge::READER_EDGE_LANES

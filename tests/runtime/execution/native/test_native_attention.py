@@ -59,6 +59,19 @@ def test_attention_of_extreme_values_keeps_the_bits(past: int, kind: Attention, 
     attention.check(**cached_feed(feed | peaked, kind))
 
 
+@pytest.mark.parametrize("sharpness", [2, 6, 20])
+@pytest.mark.parametrize(("head_size", "num_nodes"), [(64, 1), (64, 8), (80, 3)])
+def test_rows_that_hardly_count_keep_the_bits(head_size: int, num_nodes: int, sharpness: int, tmp_path: Path) -> None:
+    """Of most rows a weight's upper byte, or all of it, is zero, and kernels leave it out."""
+    past, group_size = 1100, 4
+    attention = _attention(tmp_path, head_size, 2, group_size, INT8_CACHE)
+    rng = np.random.default_rng(sharpness)
+    feed = attention_feed(rng, past, num_nodes, 2, group_size, head_size)
+    feed["query"] = (feed["query"] * sharpness).astype(np.float32)
+    feed["past_key"][:, :, 4] = sharpness * feed["query"].mean(axis=(1, 2), dtype=np.float32)  # a sink
+    attention.check(**cached_feed(feed, INT8_CACHE))
+
+
 @pytest.mark.parametrize(
     ("kind", "limit"),
     [(EXACT, 1e-6), (EXACT_HALF, 1e-3), (INTEGER, 1e-3), (INTEGER_HALF, 2e-3), (INT8_CACHE, 2e-2)],
