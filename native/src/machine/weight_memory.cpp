@@ -69,6 +69,7 @@ class Region {
 };
 
 constexpr std::size_t kForgetBytes = 8 << 20;  // of a file that are in memory twice
+constexpr std::size_t kSmallArray = 256 << 10;  // bytes that are not worth reading the list of all mappings
 
 #ifdef __linux__
 // Addresses of all mapped files, as /proc/self/maps has them: begin-end perms offset device inode path.
@@ -106,6 +107,8 @@ std::shared_ptr<std::int8_t> weight_memory(std::size_t size) {
 PassingRows::PassingRows([[maybe_unused]] std::initializer_list<Array> arrays, std::size_t num_rows)
     : num_rows_(num_rows) {
 #ifdef __linux__
+  const auto is_small = [&](const Array& array) { return num_rows * array.row_bytes < kSmallArray; };
+  if (std::all_of(arrays.begin(), arrays.end(), is_small)) return;
   const auto files = mapped_files();
   for (const Array& array : arrays) {
     const auto begin = reinterpret_cast<std::uintptr_t>(array.begin), end = begin + num_rows * array.row_bytes;
