@@ -25,7 +25,7 @@ _TORCH_NAMES = {
     **{"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "BOOL": "bool"},
     **{f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
     **{f"U{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
-    **{"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"},
+    **{"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu"},
 }
 _State = tuple[int, ...]
 

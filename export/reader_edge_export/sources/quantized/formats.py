@@ -7,14 +7,25 @@ from typing import Any
 
 from reader_edge_export.sources.folder.folder_files import read_json
 from reader_edge_export.sources.folder.stored_tensors import StoredTensor
+from reader_edge_export.sources.quantized.float_schemes import (
+    FloatScheme,
+    compressed_float_scheme,
+    fp8_scheme,
+    modelopt_schemes,
+)
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 
 AWQ, GPTQ, COMPRESSED_TENSORS, MXFP4 = "awq", "gptq", "compressed-tensors", "mxfp4"
-_READ = {AWQ: "AWQ", GPTQ: "GPTQ", COMPRESSED_TENSORS: "compressed-tensors", MXFP4: "MXFP4"}
+_FP8, _FBGEMM, _MODELOPT = "fp8", "fbgemm_fp8", "modelopt"
+_READ = {
+    **{AWQ: "AWQ", GPTQ: "GPTQ", COMPRESSED_TENSORS: "compressed-tensors", MXFP4: "MXFP4"},
+    **{_FP8: "FP8", _FBGEMM: "FBGEMM", _MODELOPT: "ModelOpt"},
+}
 _IN_MXFP4 = ("gpt_oss",)  # model types whose makers store experts so
 _BITS = (4, 8)
 _CONFIG_KEYS = ("quantization_config", "compression_config", "quantization")  # the last is MLX's
-_FILES = {"quantize_config.json": GPTQ, "quant_config.json": AWQ}  # of old tools, where config.json says nothing
+# Where config.json says nothing: of old tools, and of ModelOpt.
+_FILES = {"quantize_config.json": GPTQ, "quant_config.json": AWQ, "hf_quant_config.json": _MODELOPT}
 _FLOATS = ("F64", "F32", "F16", "BF16")
 _PARTS = ("weight", "qweight", "weight_packed", "W_q")
 # What people call what config.json gives as quant_method.
@@ -26,15 +37,12 @@ _OTHERS = {
     "eetq": "EETQ",
     "exl2": "ExLlamaV2 (EXL2)",
     "exl3": "ExLlamaV3 (EXL3)",
-    "fbgemm_fp8": "FBGEMM (FP8)",
-    "fp8": "FP8 (in blocks)",
     "fp_quant": "FP-Quant",
     "gguf": "GGUF, in a folder",
     "higgs": "HIGGS",
     "hqq": "HQQ",
     "marlin": "Marlin",
     "mlx": "MLX",
-    "modelopt": "NVIDIA ModelOpt (FP8 or NVFP4)",
     "quanto": "Quanto",
     "quark": "AMD Quark",
     "spqr": "SpQR",
@@ -46,16 +54,22 @@ _READ_COMPRESSED = ("pack-quantized", "int-quantized", "naive-quantized")
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """What a config says of quantised weights. method: a key of _READ. bits: of weights, 4 or 8."""
+    """What a config says of quantised weights.
+
+    method: a key of _READ. bits: of weights that are integers, 4 or 8. floats: of those that are FP8 or FP4.
+    """
 
     method: str
     settings: Mapping[str, Any]
-    bits: tuple[int, ...]
+    bits: tuple[int, ...] = ()
+    floats: tuple[FloatScheme, ...] = ()
 
     @property
     def weight_types(self) -> tuple[str, ...]:
         """What the weights are called in reports, coarsest first."""
-        return tuple(f"{_READ[self.method]} {bits} bit" for bits in self.bits)
+        schemes = sorted(self.floats, key=lambda scheme: scheme.bits)
+        names = [f"{bits} bit" for bits in self.bits] + list(dict.fromkeys(scheme.name for scheme in schemes))
+        return tuple(name if self.method == _FP8 else f"{_READ[self.method]} {name}" for name in names)
 
 
 def quantization_of(config: Mapping[str, Any]) -> Quantization | None:
@@ -76,6 +90,8 @@ def quantization_of(config: Mapping[str, Any]) -> Quantization | None:
             raise _refusal("MXFP4")
         return Quantization(method, settings, (4,))
     is_compressed = method == COMPRESSED_TENSORS
+    if method in (_FP8, _FBGEMM, _MODELOPT) or (is_compressed and _has_floats(settings)):
+        return Quantization(method, settings, floats=_float_schemes(method, settings))
     schemes = [scheme for scheme, _ in compressed_schemes(settings)] if is_compressed else [settings]
     found: list[int] = []
     for scheme in schemes:
@@ -107,8 +123,46 @@ def _method_of(settings: Mapping[str, Any], is_mlx: bool) -> str:
     return "mlx" if is_mlx or {"bits", "group_size"} <= settings.keys() else str(named)
 
 
+def _float_schemes(method: str, settings: Mapping[str, Any]) -> tuple[FloatScheme, ...]:
+    """Raises UnsupportedArchitectureError where one is not read."""
+    if method in (_FP8, _FBGEMM):
+        found = [(f"{_READ[method]} in blocks of {settings.get('weight_block_size')!r:.40}", fp8_scheme(settings))]
+    elif method == _MODELOPT:
+        found = [(f"NVIDIA ModelOpt as {name!r:.40}", scheme) for name, scheme in modelopt_schemes(settings)]
+    else:
+        found = [
+            (_called(scheme, layout), compressed_float_scheme(scheme, layout) if _is_float(scheme) else None)
+            for scheme, layout in _groups(settings)
+        ]
+    for called, scheme in found:
+        if scheme is None:
+            raise _refusal(called)
+    return tuple(dict.fromkeys(scheme for _, scheme in found if scheme is not None))
+
+
+def _has_floats(settings: Mapping[str, Any]) -> bool:
+    return any(_is_float(scheme) for scheme, _ in _groups(settings))
+
+
+def _is_float(scheme: Mapping[str, Any]) -> bool:
+    return str(scheme.get("type", "int")).lower() == "float"
+
+
+def _called(scheme: Mapping[str, Any], layout: object) -> str:
+    kind = str(scheme.get("type", "int")).lower()
+    return f"compressed-tensors as {layout!r:.40} ({kind!r:.20} of {scheme.get('num_bits')!r:.20} bits)"
+
+
 def compressed_schemes(settings: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], object]]:
-    """What each group of modules of compressed-tensors does to weights, and its format; only integers are read."""
+    """What each group of modules of compressed-tensors does to weights, and its format, where they are integers."""
+    schemes = _groups(settings)
+    for scheme, layout in schemes:
+        if layout not in _READ_COMPRESSED or str(scheme.get("type", "int")).lower() != "int":
+            raise _refusal(_called(scheme, layout))
+    return schemes
+
+
+def _groups(settings: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], object]]:
     sparsity, transform = settings.get("sparsity_config"), settings.get("transform_config")
     if isinstance(sparsity, dict) and sparsity.get("format", "dense") != "dense":
         raise _refusal(f"compressed-tensors as {sparsity['format']!r:.40}")
@@ -123,19 +177,13 @@ def compressed_schemes(settings: Mapping[str, Any]) -> list[tuple[Mapping[str, A
     ]
     if not schemes:
         raise _refusal(f"compressed-tensors as {name!r:.40}")
-    for scheme, layout in schemes:
-        kind = str(scheme.get("type", "int")).lower()
-        if layout not in _READ_COMPRESSED or kind != "int":
-            raise _refusal(
-                f"compressed-tensors as {layout!r:.40} ({kind!r:.20} of {scheme.get('num_bits')!r:.20} bits)"
-            )
     return schemes
 
 
 def _refusal(called: str) -> UnsupportedArchitectureError:
     return UnsupportedArchitectureError(
         f"The weights were quantised with {called}, which is not read: give the unquantised model, a GGUF file of it, "
-        "or one in AWQ, GPTQ or compressed-tensors of 4 or 8 bits."
+        "or one in FP8, AWQ, GPTQ or compressed-tensors of 4 or 8 bits."
     )
 
 

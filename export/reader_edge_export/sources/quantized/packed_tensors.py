@@ -10,6 +10,7 @@ import torch
 from reader_edge_export.sources.folder.stored_tensors import StoredTensor
 from reader_edge_export.sources.quantized.awq_gptq import Gptq, awq_packing
 from reader_edge_export.sources.quantized.compressed_tensors import CompressedTensors
+from reader_edge_export.sources.quantized.float_matrices import FloatMatrices
 from reader_edge_export.sources.quantized.formats import AWQ, GPTQ, Quantization
 from reader_edge_export.sources.quantized.packing import Packing
 from reader_edge_runtime.errors import ExportError
@@ -59,6 +60,9 @@ def packed_tensors(
             packed[module][part] = tensor
         elif part not in packing.unused:
             found[name] = tensor
+    for name, tensor in found.items():
+        if tensor.dtype.startswith("F8"):
+            raise ExportError(f"'{folder}' holds {name!r:.80} as {tensor.dtype} without scales: fetch the model again.")
     for module, parts in packed.items():
         if (name := f"{module}.weight") in found:
             raise ExportError(
@@ -84,6 +88,8 @@ def is_empty_bias(name: str, tensors: Mapping[str, StoredTensor]) -> bool:
 
 def packing_of(quantization: Quantization) -> Packing:
     settings: Mapping[str, Any] = quantization.settings
+    if quantization.floats:
+        return FloatMatrices(quantization.floats)
     if quantization.method == AWQ:
         return awq_packing(settings)
     return Gptq(settings) if quantization.method == GPTQ else CompressedTensors(settings)

@@ -19,10 +19,10 @@ Values = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """A matrix (J, K) of small integers that belong to G groups: (codes - zeros) * scales.
+    """A matrix (J, K) of small numbers that belong to G groups: (codes - zeros) * scales.
 
-    codes: uint8 or int8 (J, K). zeros: integers (J, G), None for noughts. scales: (J, G). groups: int64 (K,), the group
-    of each column.
+    codes: uint8, int8 or float8_e4m3fn (J, K). zeros: integers (J, G), None for noughts. scales: (J, G). groups: int64
+    (K,), the group of each column.
     """
 
     codes: torch.Tensor
@@ -69,12 +69,17 @@ def unpacked(words: torch.Tensor, bits: int) -> torch.Tensor:
     return codes
 
 
-def part(module: str, parts: Parts, name: str, dtypes: Iterable[str], num_dimensions: int = 2) -> tuple[int, ...]:
-    """The shape of a part. Raises ExportError where it is missing, or of another type or number of dimensions."""
+def part(
+    module: str, parts: Parts, name: str, dtypes: Iterable[str], num_dimensions: int | None = 2
+) -> tuple[int, ...]:
+    """The shape of a part. Raises ExportError where it is missing, or of another type or number of dimensions.
+
+    num_dimensions: None for any.
+    """
     if name not in parts:
         raise ExportError(f"The quantised matrix {module!r:.80} lacks its {name}: fetch the model again.")
     tensor = parts[name]
-    if tensor.dtype not in dtypes or len(tensor.shape) != num_dimensions or 0 in tensor.shape:
+    if tensor.dtype not in dtypes or num_dimensions not in (None, len(tensor.shape)) or 0 in tensor.shape:
         raise wrong_part(module, name, f"{tensor.dtype} of the shape {tensor.shape}")
     return tensor.shape
 

@@ -1,0 +1,98 @@
+"""Matrices of FP8 and FP4: as Qwen and DeepSeek write them, FBGEMM, compressed-tensors and NVIDIA's ModelOpt.
+
+FP8: weight float8_e4m3fn (J, K), weight_scale or weight_scale_inv, which multiply all the same. FP4: weight or
+weight_packed uint8 (J, K/2), E2M1 with the first of two in the low half; weight_scale (J, K/16) in float8_e4m3fn beside
+a number for the whole matrix, by which weight_scale_2 multiplies and weight_global_scale divides (NVFP4), or (J, K/32)
+in powers of two (MXFP4, MXFP8). Sources: transformers' integrations/finegrained_fp8.py, compressed_tensors' compressors
+and quantization/lifecycle/forward.py, modelopt's torch/quantization/qtensor; all here in fp32, in their order.
+"""
+
+from collections.abc import Iterable
+
+import torch
+
+from reader_edge_export.sources.quantized.float_schemes import FloatScheme
+from reader_edge_export.sources.quantized.packing import (
+    FLOATS,
+    Codes,
+    Packing,
+    Parts,
+    Values,
+    equal_groups,
+    part,
+    wrong_part,
+)
+
+_E4M3 = "F8_E4M3"
+_EXPONENTS = ("U8", "F8_E8M0")  # powers of two, 127 more
+_E2M1 = torch.tensor([0.0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6]).to(torch.float8_e4m3fn)
+_SCALES, _OF_ALL = ("weight_scale", "weight_scale_inv"), ("weight_scale_2", "weight_global_scale")
+
+
+class FloatMatrices(Packing):
+    """Which scheme a module has is recognised by the shapes of its tensors, and must be one that the config names."""
+
+    parts = ("weight", "weight_packed", *_SCALES, *_OF_ALL)
+    markers = ("weight_packed", *_SCALES)
+    unused = (
+        *("input_scale", "input_global_scale", "activation_scale", "output_scale"),
+        *("k_scale", "v_scale", "q_scale", "prob_scale", "prob_output_scale"),
+    )
+
+    def __init__(self, schemes: Iterable[FloatScheme]) -> None:
+        self._schemes = list(schemes)
+
+    def shape_of(self, module: str, parts: Parts) -> tuple[int, int]:
+        weight, scale = _only(module, parts, ("weight", "weight_packed")), _only(module, parts, _SCALES)
+        num_rows, num_columns = part(module, parts, weight, ("U8", _E4M3))
+        bits = 4 if parts[weight].dtype == "U8" else 8
+        shape = num_rows, num_columns * 8 // bits
+        dtypes = (*_EXPONENTS, _E4M3) if bits == 4 else (*_EXPONENTS, *FLOATS)
+        self._block(module, shape, bits, part(module, parts, scale, dtypes, None))
+        if parts[scale].dtype == _E4M3:
+            name = _only(module, parts, _OF_ALL)
+            if set(size := part(module, parts, name, FLOATS, None)) - {1}:
+                raise wrong_part(module, name, f"the shape {size}")
+        elif extra := [name for name in _OF_ALL if name in parts]:
+            raise wrong_part(module, extra[0], "a second scale")
+        return shape
+
+    def codes_of(self, module: str, shape: tuple[int, int], values: Values) -> Codes:
+        num_rows, num_columns = shape
+        given, scales = (
+            next(values[name] for name in names if name in values) for names in (("weight", "weight_packed"), _SCALES)
+        )
+        bits = 4 if given.dtype == torch.uint8 else 8
+        rows, columns = self._block(module, shape, bits, tuple(scales.shape))
+        widened = (scales.view(torch.float8_e8m0fnu) if scales.dtype == torch.uint8 else scales).float()
+        if "weight_scale_2" in values:
+            widened = widened * values["weight_scale_2"].float()
+        elif "weight_global_scale" in values:
+            widened = widened / values["weight_global_scale"].float()
+        by_row = widened.reshape(-(-num_rows // rows), -(-num_columns // columns)).repeat_interleave(rows, dim=0)
+        codes = _unpacked(given) if bits == 4 else given
+        return Codes(codes, None, by_row[:num_rows], equal_groups(num_columns, columns))
+
+    def _block(self, module: str, shape: tuple[int, int], bits: int, scale: tuple[int, ...]) -> tuple[int, int]:
+        """Of the first of the config's schemes that the tensors can be of."""
+        for scheme in self._schemes:
+            rows, columns = (own or whole for own, whole in zip(scheme.block, shape, strict=True))
+            expected = -(-shape[0] // rows), -(-shape[1] // columns)
+            if scheme.bits == bits and [n for n in scale if n > 1] == [n for n in expected if n > 1]:
+                return rows, columns
+        raise wrong_part(module, "tensors", f"{bits} bits with scales of the shape {scale}")
+
+
+def _only(module: str, parts: Parts, names: tuple[str, str]) -> str:
+    """Which of two names a part has. Raises ExportError where both are there; `part` refuses that none is."""
+    found = [name for name in names if name in parts] or [names[0]]
+    if len(found) == 2:
+        raise wrong_part(module, found[1], f"a second {found[0]}")
+    return found[0]
+
+
+def _unpacked(pairs: torch.Tensor) -> torch.Tensor:
+    """uint8 (J, W) of two codes a byte -> float8_e4m3fn (J, 2 W), which has the values of E2M1."""
+    values = _E2M1.view(torch.uint8)
+    both = torch.stack((values.repeat(16), values.repeat_interleave(16)), dim=-1)  # by byte, (256, 2)
+    return both[pairs.int()].flatten(-2).view(torch.float8_e4m3fn)
