@@ -1,4 +1,4 @@
-"""`reader-edge package`: packages that are passed on, signed and checked."""
+"""`reader-edge package` signs packages and checks who signed them; `card` writes a page about one."""
 
 from pathlib import Path
 
@@ -77,3 +77,34 @@ def verify(model: str, key: Path | None) -> None:
     )
     if not signature.is_trusted:
         click.echo("Whose key it is was not checked: give the owner's public key with --key.", err=True)
+
+
+@helpful_command("Write a model card of a package.", "reader-edge card PACKAGE -o PACKAGE/README.md")
+@click.argument("model", metavar="PACKAGE", type=MODEL)
+@click.option("-o", "--output", type=options.FILE_PATH, help="The new file. Default: standard output.")
+@click.option("--license", "licence", metavar="NAME", help="The source's licence, as the hub names it: apache-2.0.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
+def card(model: str, output: Path | None, licence: str | None, force: bool) -> None:
+    """Write a page about PACKAGE for the Hugging Face hub: metadata, source, licence, sizes, quality, speed, proof.
+
+    The licence is that of the source, where this machine has that. Speed is what was measured of passes here, if
+    anything was (`reader-edge bench cost`). A certificate.json in the package (`reader-edge verify --certificate`) is
+    reported too.
+    """
+    from reader_edge.models.model_card import licence_of, measured_cost, model_card
+    from reader_edge.models.model_source import find_stored
+    from reader_edge_runtime.atomic_file import write_file
+    from reader_edge_runtime.package.model_package import ModelPackage
+
+    if output is not None and output.exists() and not force:
+        raise click.UsageError(f"'{output}' exists: choose another name, or --force to replace it.")
+    opened = ModelPackage.open(find_stored(model))
+    opened.check_files()
+    licence = licence or licence_of(opened.manifest)
+    page = model_card(opened, licence, measured_cost(opened))
+    if licence is None:
+        click.echo("The source's licence is not known here: look it up, and name it with --license.", err=True)
+    if output is None:
+        click.echo(page, nl=False)
+    else:
+        write_file(output, page.encode())
