@@ -100,6 +100,7 @@ def _layers_text(manifest: "Manifest") -> str:
 def _pairs(manifest: "Manifest") -> list[tuple[str, str]]:
     from reader_edge.terminal.export_report import check_pairs, kept_pairs, sampling_pairs
     from reader_edge.terminal.formatting import readable_size
+    from reader_edge_runtime.package.manifest import CHAT_TEMPLATE_NAME
 
     files = [(f"  {name}", readable_size(entry.num_bytes)) for name, entry in manifest.files.items()]
     checks = [(f"  {name}", value) for name, value in check_pairs(manifest.checks)]
@@ -127,6 +128,7 @@ def _pairs(manifest: "Manifest") -> list[tuple[str, str]]:
         ("attention", manifest.attention),
         ("KV cache", f"{readable_size(manifest.kv_row_bytes)} a token ({manifest.kv_dtype}), {whole} of all context"),
         *([("recurrent states", f"{readable_size(manifest.state_bytes)} a text")] if manifest.has_states else []),
+        ("chat template", "yes" if CHAT_TEMPLATE_NAME in manifest.files else "no"),
         *sampling_pairs(manifest.sampling),
         *([("exported with", ", ".join(versions))] if versions else []),
         ("size", readable_size(manifest.num_bytes)),

@@ -70,12 +70,14 @@ def warm(model: str | None, prompts: Path | None, tokens: int, engine_config: "r
 
 
 @helpful_command("Erase past answers, or a prefix cache.", "reader-edge forget past.redg")
-@click.argument("path", type=click.Path(exists=True, path_type=Path), metavar="FILE|DIR")
+@click.argument("path", type=click.Path(path_type=Path), metavar="FILE|DIR")
 def forget(path: Path) -> None:
     """Erase FILE, the past answers that `--history` kept, or what `--prefix-cache` kept of texts in DIR.
 
     Any other kind of file is refused and left unchanged.
     """
+    if not path.exists():
+        raise click.UsageError(f"There is nothing at {str(path)!r} to erase.")
     if path.is_dir():
         from reader_edge.terminal.formatting import readable_size, visible
         from reader_edge_runtime.decoding.prefix_files import erase_prefixes

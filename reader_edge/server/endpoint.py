@@ -138,7 +138,9 @@ class Endpoint(ABC, Generic[Body]):
         completion = replace(completion, configs=configs)
         if not self._tokenizer.has_chat_template and any(isinstance(each, Conversation) for each in completion.prompts):
             raise ApiError(
-                400, f"This model has no chat template: send a plain prompt to {self.plain_path} instead of messages."
+                400,
+                f"This model has no chat template: send a plain prompt to {self.plain_path} instead of messages, or "
+                "have it exported with one (`reader-edge export --chat-template`).",
             )
         num_enforced, most = sum(config.grammar is not None for config in completion.configs), self._engine.max_grammars
         if num_enforced > most:

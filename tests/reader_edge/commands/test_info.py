@@ -59,6 +59,7 @@ def test_info_tells_what_a_package_lacks_for_drafting(runner: CliRunner, package
     shown = runner.invoke(main, ["info", str(package.folder)]).stdout
     assert re.search(r"^hidden states +none: no speculator of train-drafter can read it$", shown, re.MULTILINE)
     assert re.search(r"^successor table +none$", shown, re.MULTILINE)
+    assert re.search(r"^chat template +no$", shown, re.MULTILINE)
     assert json.loads(runner.invoke(main, ["info", str(package.folder), "--json"]).stdout)["num_table_tokens"] == 0
 
 
@@ -138,7 +139,8 @@ def test_another_file_is_left_alone(runner: CliRunner, tmp_path: Path) -> None:
 
 
 def test_a_missing_file_exits_2(runner: CliRunner, tmp_path: Path) -> None:
-    assert runner.invoke(main, ["forget", str(tmp_path / "none")]).exit_code == 2
+    refused = runner.invoke(main, ["forget", str(tmp_path / "none")])
+    assert (refused.exit_code, refused.stderr) == (2, f"Error: There is nothing at '{tmp_path / 'none'}' to erase.\n")
 
 
 @dataclass(frozen=True)

@@ -317,4 +317,4 @@ def test_no_template_names_another_path(
     response = Served(engine, ServerSettings("demo", max_tokens=8)).post(path, {"model": "demo", **fields})
     asyncio.run(engine.close(cancels=True))
     assert response.status_code == 400
-    assert f"send a plain prompt to {plain_path} instead of messages." in response.text
+    assert f"send a plain prompt to {plain_path} instead of messages, or have" in response.text

@@ -99,7 +99,7 @@ def test_files_that_changed_last_are_kept_where_all_are_too_many(
     assert holds(source, tokenizer.encode(f"{TEXT}new.py", adds_special_tokens=False))
     assert not holds(source, tokenizer.encode("older.py", adds_special_tokens=False))
     assert [record.getMessage().partition(",")[0] for record in caplog.records] == [
-        "Drafting from 1 files of the workspace"
+        "Drafting from 1 file of the workspace"
     ]
     assert "1 no text, 2 older" in caplog.text
 

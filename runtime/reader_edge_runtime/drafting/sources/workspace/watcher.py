@@ -144,8 +144,9 @@ class _Watcher:
         left_out |= {"no text": len(self._texts) - num_read, f"older, behind {MAX_TOKENS:,} tokens": num_older}
         reasons = ", ".join(f"{num:,} {reason}" for reason, num in left_out.items() if num)
         _LOG.info(
-            "Drafting from %d files of the workspace, %d tokens.%s",
+            "Drafting from %d %s of the workspace, %d tokens.%s",
             num_read,
+            "file" if num_read == 1 else "files",
             num_tokens,
             f" Left out, besides those that git ignores: {reasons}." if reasons else "",
         )
