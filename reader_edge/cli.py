@@ -6,6 +6,7 @@ changed: see docs/how-to/command-line.md.
 """
 
 import errno
+import json
 import os
 import sys
 import warnings
@@ -43,6 +44,9 @@ class CommandLine(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         with _errors_reported():
             _replace_closed_streams()
+            if sorted(args) == ["--json", "--version"]:
+                click.echo(_installation())
+                ctx.exit()
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
@@ -51,7 +55,11 @@ class CommandLine(click.Group):
 
 
 @click.group(cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="reader-edge")
+@click.version_option(
+    __version__,
+    prog_name="reader-edge",
+    help="Show the version and exit. With --json: all that a bug report needs, as one JSON object.",
+)
 @click.pass_context
 def main(ctx: click.Context) -> None:
     """Run language models faster with lossless speculative decoding: the same text, sooner.
@@ -124,6 +132,12 @@ def _errors_reported() -> Iterator[None]:
             raise click.UsageError(visible(str(error))) from error
         further = " `reader-edge doctor MODEL` says more." if isinstance(error, errors.ProviderError) else ""
         raise click.ClickException(visible(f"{error}{further}")) from error
+
+
+def _installation() -> str:
+    from reader_edge_runtime.doctor.installation import installation_facts
+
+    return json.dumps(installation_facts(__version__), indent=1)
 
 
 def _in_one_sentence(error: click.UsageError) -> click.UsageError:

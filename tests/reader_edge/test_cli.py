@@ -1,12 +1,15 @@
 """The command: its beginning, its help, its errors, and Ctrl-C."""
 
 import errno
+import json
 import os
+import platform
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import click
@@ -90,6 +93,18 @@ def test_version_is_the_package_s(runner: CliRunner) -> None:
     assert runner.invoke(main, ["--version"]).stdout == f"reader-edge, version {reader_edge.__version__}\n"
 
 
+def test_version_as_json_has_what_a_bug_report_needs(runner: CliRunner) -> None:
+    for arguments in (["--version", "--json"], ["--json", "--version"]):
+        result = runner.invoke(main, arguments)
+        assert (result.exit_code, result.stderr) == (0, "")
+        facts = json.loads(result.stdout)
+        assert facts["reader_edge"] == reader_edge.__version__
+        assert facts["python"].endswith(platform.python_version())
+        assert facts["packages"].keys() <= {each.name.lower() for each in metadata.distributions() if each.name}
+        assert {"package_format", "native_kernels", "system", "processor", "usable_cores"} <= facts.keys()
+    assert runner.invoke(main, ["--json"]).exit_code == 2
+
+
 def test_help_imports_neither_the_runtime_nor_rich() -> None:
     code = "import sys, reader_edge.cli; print({'onnxruntime', 'numpy', 'rich', 'torch'} & set(sys.modules))"
     assert _output("-c", code) == (0, "set()\n", "")
@@ -117,6 +132,11 @@ def _without_onnxruntime(*arguments: str) -> tuple[int, str, str]:
 def test_missing_onnxruntime_is_shown_in_one_sentence(arguments: list[str]) -> None:
     sentence = "Error: ONNX Runtime is missing: pip install 'reader-edge[cpu]' (or 'reader-edge[gpu]').\n"
     assert _without_onnxruntime(*arguments) == (1, "", sentence)
+
+
+def test_version_as_json_needs_no_onnxruntime() -> None:
+    code, stdout, stderr = _without_onnxruntime("--version", "--json")
+    assert (code, stderr, json.loads(stdout)["packages"]) == (0, "", {})
 
 
 def test_info_tells_what_a_package_is_without_onnxruntime() -> None:
