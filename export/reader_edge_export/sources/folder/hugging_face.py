@@ -142,15 +142,15 @@ def _checked(name: str, folder: Path, max_context: int | None) -> HuggingFaceSou
     quantization = quantization_of(config)
     if quantization is None:
         check_names(folder)
-    elif is_mixture(config) and quantization.method != MXFP4:
+    elif is_mixture(config) and quantization.method != MXFP4 and not quantization.floats:
         raise UnsupportedArchitectureError(
-            "The weights of this mixture of experts were quantised, which is read of other models alone: give the "
-            "unquantised model, or a GGUF file of it."
+            "The weights of this mixture of experts were quantised to integers, which is read of other models alone: "
+            "give the unquantised model, one in FP8, or a GGUF file of it."
         )
-    elif text is not None:
+    elif text is not None and not quantization.floats:
         raise UnsupportedArchitectureError(
-            "The weights of this model of images and texts were quantised, which is read of models of texts alone: "
-            "give the unquantised model, or a GGUF file of it."
+            "The weights of this model of images and texts were quantised to integers, which is read of models of "
+            "texts alone: give the unquantised model, one in FP8, or a GGUF file of it."
         )
     else:
         types = (*quantization.weight_types, *types)

@@ -142,5 +142,17 @@ def is_dequantizable(kind: gguf.GGMLQuantizationType) -> bool:
 
 def _dequantized(rows: UInt8Array, kind: gguf.GGMLQuantizationType) -> Float32Array:
     with np.errstate(all="ignore"):  # hostile scales may be infinite
-        values: Float32Array = gguf.dequantize(rows, kind)
+        values: Float32Array = _signed(rows) if kind.name == "Q1_0" else gguf.dequantize(rows, kind)
+    return values
+
+
+def _signed(rows: UInt8Array) -> Float32Array:
+    """Q1_0, which the library does not know: a scale in fp16, then a bit for each of 128 weights, 1 for a plus.
+
+    Source: `dequantize_row_q1_0` of llama.cpp.
+    """
+    blocks = rows.reshape(-1, 18)
+    scales = np.ascontiguousarray(blocks[:, :2]).view("<f2").astype(np.float32)
+    signs = np.unpackbits(blocks[:, 2:], axis=1, bitorder="little")
+    values: Float32Array = np.where(signs, scales, -scales).reshape(len(rows), -1)
     return values

@@ -5,6 +5,7 @@ in fp32. Folders have the keys, types and shapes of published ones: Qwen3-8B-FP8
 (one scale), Llama-3.1-405B-FP8 (FBGEMM), RedHatAI's FP8-dynamic and NVFP4, nvidia's FP8 and NVFP4.
 """
 
+import json
 import re
 import shutil
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ from reader_edge_export.sources.find import find_source
 from reader_edge_runtime.arrays import Array
 from reader_edge_runtime.errors import ConfigError, ExportError, ReaderEdgeError, UnsupportedArchitectureError
 from reader_edge_runtime.package.model_package import ModelPackage
+from tests.export.conftest import TinyModel
 from tests.export.source_models import load_folder, load_model
 from tests.export.sources.quantized.test_quantized_formats import Tensors, packing, widened
 from tests.tiny_models import build_tiny_model, change_config
@@ -237,6 +239,36 @@ def test_a_folder_is_the_model_of_its_widened_weights(name: str, tmp_path: Path)
     for parameter, values in expected.items():
         assert torch.equal(weights[parameter], values), parameter
     assert found.weight_types[0] == WRITERS[name].weight_type
+
+
+@pytest.mark.parametrize("name", ["fp8 in small blocks", "modelopt nvfp4"])
+def test_experts_of_their_own_are_read_too(name: str, tiny_model: TinyModel, tmp_path: Path) -> None:
+    source, plain = (Path(shutil.copytree(tiny_model("qwen3_moe"), tmp_path / each)) for each in ("source", "plain"))
+    quantize(source, plain, WRITERS[name])
+    expected = dict(load_model(find_source(plain, None)).named_parameters())
+    for parameter, values in load_model(find_source(source, None)).named_parameters():
+        assert torch.equal(expected[parameter], values), parameter
+
+
+def test_the_text_model_beside_one_of_images_is_read_too(tiny_model: TinyModel, tmp_path: Path) -> None:
+    """As Ministral 3 is published: its text model in FP8 with one scale for a matrix, the rest in BF16."""
+    text, plain = (Path(shutil.copytree(tiny_model("ministral3"), tmp_path / each)) for each in ("text", "plain"))
+    quantize(text, plain, WRITERS["fp8 with one scale"])
+    own = json.loads((text / "config.json").read_text())
+    settings = own.pop("quantization_config")
+    whole = {
+        **{"model_type": "mistral3", "architectures": ["Mistral3ForConditionalGeneration"], "text_config": own},
+        **{"vision_config": {"model_type": "pixtral"}, "quantization_config": settings},
+        "tie_word_embeddings": own["tie_word_embeddings"],
+    }
+    (text / "config.json").write_text(json.dumps(whole))
+    tensors = load_file(text / "model.safetensors")
+    named = {f"language_model.{key}": tensor for key, tensor in tensors.items()}
+    images = {"vision_tower.patch_conv.weight": torch.ones(4, 4, dtype=torch.bfloat16)}
+    save_file(named | images, text / "model.safetensors", {"format": "pt"})
+    expected = dict(load_model(find_source(plain, None)).named_parameters())
+    for parameter, values in load_model(find_source(text, None)).named_parameters():
+        assert torch.equal(expected[parameter], values), parameter
 
 
 @pytest.mark.parametrize(("name", "precision"), [("fp8 in blocks", "int8"), ("modelopt nvfp4", "int4")])
