@@ -25,7 +25,7 @@ from reader_edge.commands.export import export
 from reader_edge.commands.info import info
 from reader_edge.commands.launch import launch
 from reader_edge.commands.models import list_models, pull, rm
-from reader_edge.commands.package import card, package
+from reader_edge.commands.package import card, package, push
 from reader_edge.commands.run import run
 from reader_edge.commands.serve import serve
 from reader_edge.commands.split import split
@@ -87,6 +87,7 @@ COMMANDS = (
     info,
     package,
     card,
+    push,
     export,
     tune,
     warm,

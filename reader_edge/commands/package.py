@@ -108,3 +108,32 @@ def card(model: str, output: Path | None, licence: str | None, force: bool) -> N
         click.echo(page, nl=False)
     else:
         write_file(output, page.encode())
+
+
+@helpful_command("Upload a package to the hub.", "reader-edge push PACKAGE OWNER/NAME --private")
+@click.argument("model", metavar="PACKAGE", type=MODEL)
+@click.argument("hub_id", metavar="OWNER/NAME")
+@click.option("--private", is_flag=True, help="Make the repository a private one, where there is none yet.")
+def push(model: str, hub_id: str, private: bool) -> None:
+    """Upload PACKAGE to the model OWNER/NAME of the Hugging Face hub, in one commit, and print its address.
+
+    What goes there: the manifest and the files that it lists, and model.sig, README.md and certificate.json where they
+    are in the package; nothing else. Log in with `hf auth login` first. Whether the source's licence lets you
+    publish it is for you to read.
+    """
+    from reader_edge.models.model_source import find_stored, signature_notice
+    from reader_edge.models.push import CARD_NAME, push_package, pushed_files
+    from reader_edge.terminal.console import byte_progress
+    from reader_edge.terminal.formatting import visible
+    from reader_edge_runtime.package.model_package import ModelPackage
+    from reader_edge_runtime.package.signature import SIGNATURE_NAME
+
+    opened = ModelPackage.open(find_stored(model))
+    with byte_progress("Checking the model") as on_progress:
+        opened.check_files(on_progress)
+    if notice := signature_notice(opened):  # as everybody will see it
+        click.echo(visible(notice), err=True)
+    for name, command in ((CARD_NAME, "card"), (SIGNATURE_NAME, "package sign")):
+        if name not in pushed_files(opened):
+            click.echo(f"It goes without a {name}, which `reader-edge {command}` writes.", err=True)
+    click.echo(push_package(opened, hub_id, private))
