@@ -18,7 +18,7 @@ CEILINGS = {  # lines of a room, raised only in the commit that says why
     "reader_edge/bench": ("*.py", 1_350),
     "benchmarks": ("*.py", 5_919),  # sessions of agents; split files
     "scripts": ("*", 1_840),  # what a workspace brings to edits
-    "docs": ("*.md", 6_162),  # embeddings; hostile; depth; first use; split files; signatures; floats of 4 and 8 bits
+    "docs": ("*.md", 6_163),  # embeddings; hostile; depth; first use; split files; signatures; floats of 4 and 8 bits
 }
 CODE = ("benchmarks", "export", "models", "native", "reader_edge", "runtime", "scripts", "tests", "wings")
 
