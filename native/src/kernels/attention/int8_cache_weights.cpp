@@ -45,7 +45,7 @@ void weigh_run(const CacheHead& values, const QueryRows& rows, Run run, const fl
   for (std::int64_t begin = run.begin; begin < run.end; begin += kTotalRun) {
     const std::int64_t count = std::min(run.end - begin, kTotalRun);
     for (std::int64_t j = 0; j < count; j += kKeys) {
-      fetch(values.row(begin + j + kFetchedRows));
+      for (std::int64_t k = 0; k < kKeys; ++k) fetch(values.row(begin + j + k + kFetchedRows) + values.head_size);
       store(magnitudes_of + j, magnitudes(values, begin + j, run.end));
     }
     for (std::int64_t r = 0; r < rows.count; ++r) {
