@@ -25,12 +25,12 @@ _DATASTORE = "datastore="
 @options.grouped(config="EngineConfig")
 def cost(model: str | None, batch: int, config: "reader_edge.EngineConfig", redo: bool, as_json: bool) -> None:
     """Show how long a pass over n tree nodes takes on this machine. It is measured once, then cached."""
-    from reader_edge.models.model_source import find_package
+    from reader_edge.models.model_source import finder
     from reader_edge.terminal.console import count_progress, figures_table, print_report
     from reader_edge_runtime.assembly import open_package, settled_target
     from reader_edge_runtime.measuring.cost_cache import load_or_measure
 
-    target, _ = settled_target(open_package(find_package(model), signature_key=config.signature_key), config)
+    target, _ = settled_target(open_package(finder(config)(model), signature_key=config.signature_key), config)
     with count_progress("Measuring passes") as on_progress:
         measured = load_or_measure(target, config.threads, batch, is_redone=redo, on_progress=on_progress)
     if as_json:

@@ -191,7 +191,7 @@ def serve(
     """
     options.check_server_installed()
 
-    from reader_edge.models.model_source import find_package, load_engine, model_name
+    from reader_edge.models.model_source import finder, load_engine, model_name
     from reader_edge.server.app import make_app
     from reader_edge.server.listening import listen, open_socket
     from reader_edge.server.model_pool import ModelPool
@@ -239,7 +239,7 @@ def serve(
             first = load(chosen[0])
             if not loading.is_any:
                 return serve_all(first, f"'{names[0]}'")
-        packages = [ModelPackage.open(find_package(each)) for each in chosen]
+        packages = [ModelPackage.open(finder(engine_config)(each)) for each in chosen]
         for each in packages:  # and again when it is loaded
             check_signed(each, engine_config.signature_key)
         served = [

@@ -87,8 +87,9 @@ def loaded(
 
     sources: their draft model may be whatever `model` may be.
     """
-    package = find_package(model)
-    found = _found(sources) if config.is_drafted else sources
+    find = finder(config)
+    package = find(model)
+    found = _found(sources, find) if config.is_drafted else sources
     with load_progress("Checking the model", "Measuring this machine (once)") as (on_files, on_measuring):
         drawn = on_measuring if draws_bars(stderr_console()) else None  # in a pipe, a line of the log tells it
         return load(package, config, sources=found, on_progress=on_files, on_calibration=on_calibration or drawn)
@@ -124,14 +125,21 @@ def further_sources(engine: "reader_edge_runtime.Engine", sources: DraftSources)
 
     drafter = engine.decoder.drafter
     is_left_alone = isinstance(drafter, RetrievalDrafter) and SPECULATOR not in drafter.sources.names
-    given = replace(_found(sources), has_speculator=sources.has_speculator and not is_left_alone)
+    given = replace(
+        _found(sources, finder(engine.decoder.config)), has_speculator=sources.has_speculator and not is_left_alone
+    )
     return open_sources(given, engine.package, engine.tokenizer, engine.decoder.target, engine.decoder.config)
 
 
-def _found(sources: DraftSources) -> DraftSources:
+def finder(config: EngineConfig) -> Callable[[str | None], Path]:
+    """What finds packages. Where they must be signed nothing is fetched or exported for them: it would not be."""
+    return find_package if config.signature_key is None else find_stored
+
+
+def _found(sources: DraftSources, find: Callable[[str | None], Path]) -> DraftSources:
     """The same with the package of the draft model that is named."""
     named = sources.draft_model
-    return sources if named is None else replace(sources, draft_model=find_package(str(named)))
+    return sources if named is None else replace(sources, draft_model=find(str(named)))
 
 
 def model_name(model: str | None) -> str:

@@ -107,6 +107,18 @@ def test_a_draft_model_has_to_be_signed_too(signers: Signers, tmp_path: Path) ->
     assert f"'{other}' is not signed" in result.stderr
 
 
+def test_nothing_is_exported_where_a_signature_is_required(
+    signers: Signers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is exported here nobody has signed."""
+    monkeypatch.setattr("reader_edge.models.model_source.exported", None)
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "config.json").write_bytes(b"{}")
+    result = ran("run", str(tmp_path / "source"), *ANSWER, "--require-signature", signers.public)
+    assert result.exit_code == 1
+    assert "source' holds no reader_edge.json" in result.stderr
+
+
 def test_a_damaged_package_is_not_signed(signers: Signers) -> None:
     (signers.package.folder / "tokenizer.json").write_bytes(b"{}")
     result = ran("package", "sign", signers.folder, "--key", signers.private)
