@@ -1,9 +1,9 @@
 """Recorded sessions of coding agents: over measured passes, and on a real model by the clock.
 
     python -m benchmarks.agents [--table NAME=TABLE.json ...] [--model smollm2:135m] [--rounds 3] [--turns]
-                                [--clients claude,codex,opencode]
+                                [--clients claude,codex,opencode] [--llama-server PROGRAM --gguf FILE]
 
-Prints the tables of docs/explanation/measured/speed/agents.md. Pass times are those of the 3B shape in
+Prints the tables of docs/explanation/measured/speed/agents.md. Pass times are those of the 3B and 7B shapes in
 benchmarks/agents/passes where no --table is given; `benchmarks.agents.pass_table` measures others. Sessions come from
 `benchmarks.agents.record`, cut short for the real model; --model "" leaves it out. --turns shows each turn.
 """
@@ -11,29 +11,31 @@ benchmarks/agents/passes where no --table is given; `benchmarks.agents.pass_tabl
 import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import median
 
-from benchmarks.agents import clock
+from benchmarks.agents import clock, llama_cpp
+from benchmarks.agents.clock import TurnTime
 from benchmarks.agents.pass_table import read_table
 from benchmarks.agents.replay import Replayed, replay, workspace_index
-from benchmarks.agents.sessions import FOLDER, read_session
+from benchmarks.agents.sessions import FOLDER, Turn, read_session
 from benchmarks.peers.tables import table
 from reader_edge.models.model_source import find_package, load_tokenizer
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.stats import GenerationStats
 
-_USUAL = Path(__file__).with_name("passes") / "qwen2.5-3b.json"
+_PASSES = Path(__file__).with_name("passes")
+_TABLES = [f"{size.upper()} shape={_PASSES / f'qwen2.5-{size}.json'}" for size in ("3b", "7b")]
 _SPEEDS = ("plain, tokens/s", "drafted", "with workspace", "drafted / plain", "workspace / plain")
 _HEAD = ("answers", "context", "tokens", *_SPEEDS)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--table", nargs="*", default=[f"3B shape={_USUAL}"], metavar="NAME=TABLE.json")
+    parser.add_argument("--table", nargs="*", default=_TABLES, metavar="NAME=TABLE.json")
     parser.add_argument("--tokenizer", default="smollm2:135m")
     parser.add_argument("--model", default="smollm2:135m")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--clients", default="claude,codex,opencode")
+    parser.add_argument("--llama-server", type=Path, help="the program, to measure it beside")
+    parser.add_argument("--gguf", type=Path, help="the same model for it")
     parser.add_argument("--turns", action="store_true")
     given = parser.parse_args()
     names = given.clients.split(",")
@@ -49,7 +51,7 @@ def main() -> None:
         print(f"\n{shape}\n\n" + "\n".join(table([*_HEAD, "perfect drafter / plain"], rows)), flush=True)
     if given.model:
         for name in names:
-            _by_the_clock(name, find_package(given.model), given.rounds)
+            _by_the_clock(name, given)
 
 
 def replay_rows(
@@ -70,44 +72,47 @@ def replay_rows(
         ]
 
 
-def _by_the_clock(name: str, package: Path, rounds: int) -> None:
-    max_context = ModelPackage.open(package).manifest.max_context
+def _by_the_clock(name: str, given: argparse.Namespace) -> None:
+    package, rounds = find_package(given.model), given.rounds
+    context = ModelPackage.open(package).manifest.max_context
     turns = read_session(FOLDER / f"{name}.jsonl", load_tokenizer(str(package)), is_short=True)
-    turns = [turn for turn in turns if len(turn.prompt) + len(turn.answer) <= max_context]
-    timed = list(clock.sessions(package, turns, rounds))
-    kinds = list(dict.fromkeys(turn.kind for turn in turns))
+    turns = [turn for turn in turns if len(turn.prompt) + len(turn.answer) <= context]
+    timed = [*clock.sessions(package, turns, rounds), *clock.restarts(package, turns, rounds)]
+    token_s = [[clock.median_turn(timed, arm, i).token_s for i in range(len(turns))] for arm in clock.ARMS]
+    print(f"\n{package.parent.name}, medians of {rounds} sessions\n\n{_speeds(name, turns, _HEAD, token_s)}\n")
+    print(_first_tokens(name, turns, timed, "with prefix cache"), flush=True)
+    if given.llama_server:
+        asked = (given.llama_server, str(given.gguf), context, turns, rounds)
+        timed = [*llama_cpp.sessions(*asked), *llama_cpp.restarts(*asked)]
+        token_s = llama_cpp.token_seconds(timed, len(turns))
+        head = [*_HEAD[:4], *llama_cpp.ARMS[1:], *(f"{arm} / plain" for arm in llama_cpp.ARMS[1:])]
+        print(f"\nllama-server, medians of {rounds} sessions\n\n{_speeds(name, turns, head, token_s)}\n")
+        print(_first_tokens(name, turns, timed, llama_cpp.RESTORED), flush=True)
+
+
+def _speeds(name: str, turns: Sequence[Turn], head: Sequence[str], token_s: Sequence[Sequence[float]]) -> str:
+    """A row for each kind of turn. token_s: seconds a token, of each arm and turn; the first arm is plain."""
     rows = []
-    for kind in [*kinds, "all"]:
+    for kind in [*dict.fromkeys(turn.kind for turn in turns), "all"]:
         numbers = [i for i, turn in enumerate(turns) if kind in (turn.kind, "all")]
-        seconds = [sum(_token_s(timed, arm, i) * len(turns[i].answer) for i in numbers) for arm in clock.ARMS]
+        seconds = [sum(arm[i] * len(turns[i].answer) for i in numbers) for arm in token_s]
         num_tokens = sum(len(turns[i].answer) for i in numbers)
         longest = max(len(turns[i].prompt) for i in numbers)
         speeds = [f"{num_tokens / each:.1f}" for each in seconds]
         ratios = [f"{seconds[0] / each:.2f}" for each in seconds[1:]]
         rows.append([f"{name}, {kind}", f"{longest:,}", f"{num_tokens:,}", *speeds, *ratios])
-    print(f"\n{package.parent.name}, medians of {rounds} sessions", end="\n\n")
-    print("\n".join(table(_HEAD, rows)), flush=True)
-    after = list(clock.restarts(package, turns, rounds))
-    rows = []
-    for number in sorted({each.turn for each in after}):
-        kept = median(each.first_s for each in timed if each.turn == number)
-        cold, disk = (
-            median(each.first_s for each in after if (each.arm, each.turn) == (arm, number))
-            for arm in ("restarted", "with prefix cache")
-        )
-        stats = next(each.stats for each in after if (each.arm, each.turn) == ("with prefix cache", number))
-        num_read = f"{stats.num_prompt_tokens - stats.num_reused_tokens:,}"
-        texts = [f"{seconds:.3f}" for seconds in (kept, cold, disk)]
-        context = f"{stats.num_prompt_tokens:,}"
-        rows.append([f"{name}, turn {number + 1}", context, *texts, num_read, f"{disk / cold:.2f}"])
-    head = ["first token, s", "context", "kept in memory", "restarted", "with prefix cache", "still to read", "share"]
-    print("\n" + "\n".join(table(head, rows)), flush=True)
+    return "\n".join(table(head, rows))
 
 
-def _token_s(timed: Sequence[clock.Timed], arm: str, turn: int) -> float:
-    """Seconds that a token took, median of the rounds."""
-    of_turn: list[GenerationStats] = [each.stats for each in timed if (each.arm, each.turn) == (arm, turn)]
-    return median(1 / stats.tokens_per_s for stats in of_turn)
+def _first_tokens(name: str, turns: Sequence[Turn], timed: Sequence[TurnTime], restored: str) -> str:
+    """A row for each turn behind a restart; the last column is a restored prefix over none."""
+    arms, rows = ("plain", "restarted", restored), []
+    for number in clock.restarted_turns(turns):
+        found = [clock.median_turn(timed, arm, number) for arm in arms]
+        texts = [f"{len(turns[number].prompt):,}", *(f"{each.first_s:.3f}" for each in found), f"{found[2].num_read:,}"]
+        rows.append([f"{name}, turn {number + 1}", *texts, f"{found[2].first_s / found[1].first_s:.2f}"])
+    head = ["first token, s", "context", "kept in memory", "restarted", restored, "still to read", "share"]
+    return "\n".join(table(head, rows))
 
 
 if __name__ == "__main__":

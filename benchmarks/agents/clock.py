@@ -1,9 +1,11 @@
 """Replays recorded sessions of agents on a real model and times them: real passes, but the recorded tokens."""
 
+import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 from benchmarks.agents.session_script import make_project
@@ -50,13 +52,27 @@ class Recorded:
         return places
 
 
-class Timed(NamedTuple):
-    """A turn of an arm. first_s: until its first token, of a prompt whose beginning was kept."""
+class TurnTime(NamedTuple):
+    """A turn of an arm. first_s: until its first token. token_s: of each behind it. num_read: tokens not cached."""
 
     arm: str
     turn: int
     first_s: float
-    stats: GenerationStats
+    token_s: float
+    num_read: int
+
+    @classmethod
+    def of(cls, arm: str, turn: int, stats: GenerationStats) -> "TurnTime":
+        """From what an engine counted."""
+        num_read = stats.num_prompt_tokens - stats.num_reused_tokens
+        return cls(arm, turn, stats.prefill_s, 1 / stats.tokens_per_s if stats.num_tokens > 1 else 0.0, num_read)
+
+
+def median_turn(timed: Iterable[TurnTime], arm: str, turn: int) -> TurnTime:
+    """Medians of the rounds."""
+    found = [each for each in timed if (each.arm, each.turn) == (arm, turn)]
+    first_s, token_s = (median(values) for values in list(zip(*found, strict=True))[2:4])
+    return TurnTime(arm, turn, first_s, token_s, found[0].num_read)
 
 
 @contextmanager
@@ -78,7 +94,7 @@ def run_turn(engine: Engine, recorded: Recorded, turn: Turn, num_tokens: int, is
     return result.stats
 
 
-def sessions(package: Path, turns: Sequence[Turn], rounds: int) -> Iterator[Timed]:
+def sessions(package: Path, turns: Sequence[Turn], rounds: int) -> Iterator[TurnTime]:
     """Whole sessions of each arm, interleaved; each session begins with nothing kept."""
     with tempfile.TemporaryDirectory() as folder:
         make_project(Path(folder))
@@ -91,18 +107,29 @@ def sessions(package: Path, turns: Sequence[Turn], rounds: int) -> Iterator[Time
                     engine.forget()
                     for number, each in enumerate(turns):
                         stats = run_turn(engine, recorded, each, len(each.answer), arm != "plain")
-                        yield Timed(arm, number, stats.prefill_s, stats)
+                        yield TurnTime.of(arm, number, stats)
 
 
-def restarts(package: Path, turns: Sequence[Turn], rounds: int) -> Iterator[Timed]:
-    """First tokens of turns behind a restart, with a prefix cache that the process before has filled and without."""
+def restarted_turns(turns: Sequence[Turn]) -> list[int]:
+    """Those before which a process is started again."""
+    return sorted({1, len(turns) // 2, len(turns) - 1})
+
+
+def restarts(package: Path, turns: Sequence[Turn], rounds: int) -> Iterator[TurnTime]:
+    """First tokens behind a restart, with a prefix cache of the turns before and without."""
     with tempfile.TemporaryDirectory() as folder:
-        with loaded(package, prefix_cache=folder) as (engine, recorded):
-            for each in turns[:-1]:
-                run_turn(engine, recorded, each, len(each.answer), True)
-        for _ in range(rounds):
-            for number in sorted({1, len(turns) // 2, len(turns) - 1}):
-                for arm, options in (("restarted", {}), ("with prefix cache", {"prefix_cache": folder})):
+        filled, begin, caches = Path(folder, "filled"), 0, dict[int, Path]()
+        for number in restarted_turns(turns):
+            with loaded(package, prefix_cache=filled) as (engine, recorded):
+                for each in turns[begin:number]:
+                    run_turn(engine, recorded, each, len(each.answer), True)
+                engine.flush_prefixes()
+            begin = number
+            caches[number] = Path(shutil.copytree(filled, Path(folder, str(number))))
+        for turn in range(rounds):
+            for number, cache in caches.items():
+                used = Path(shutil.copytree(cache, Path(folder, f"{number}-{turn}")))  # it is written to
+                for arm, options in (("restarted", {}), ("with prefix cache", {"prefix_cache": used})):
                     with loaded(package, **options) as (engine, recorded):
                         stats = run_turn(engine, recorded, turns[number], 1, False)
-                    yield Timed(arm, number, stats.prefill_s, stats)
+                    yield TurnTime.of(arm, number, stats)

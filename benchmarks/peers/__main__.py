@@ -24,6 +24,7 @@ from benchmarks.peers.real_model import measure_real
 from benchmarks.peers.real_source import real_contenders, shape_of
 from benchmarks.peers.report import write_report
 from benchmarks.peers.runtimes import DEMO, ROOT, RUNTIMES, Contender, contenders
+from benchmarks.peers.tables import machine
 from reader_edge.models.model_source import load_tokenizer
 
 QWEN, SMOL = "qwen2.5-0.5b", "smollm2-135m"
@@ -41,7 +42,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cache", type=Path, help="the folder that `benchmarks.peers.prepare` filled")
     parser.add_argument("--parts", default="", help=f"from {', '.join(KNOWN)}; all but passes by default")
-    parser.add_argument("--only", default="", help="runtimes to measure; all by default")
+    parser.add_argument("--only", default="", help="runtimes, of part real also contenders; all by default")
     parser.add_argument("--real", type=Path, help="a Hugging Face folder or GGUF file that was prepared")
     parser.add_argument("--name", help="what PASSES.md calls it; by default as SOURCE is called")
     parser.add_argument("--rounds", type=int, help="of passes; by default as many as take ten minutes on two cores")
@@ -70,6 +71,7 @@ def main() -> None:
             "model": (options.name or options.real.name) if part in ("real", "passes-real") else "",
             "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
             "command": f"python -m benchmarks.peers CACHE --parts {part}",
+            "machine": machine(),
             "seconds": round(time.perf_counter() - start),
             "figures": figures,
         }
@@ -83,7 +85,7 @@ def _ask_real_model(options: argparse.Namespace, only: list[str]) -> dict[str, A
         say("  left out: it needs --real and --prompts")
         return None
     found = real_contenders(options.cache.resolve(), options.real)
-    wanted = [contender for contender in found if contender.runtime.name in only]
+    wanted = [contender for contender in found if contender.runtime.name in only or contender.name in only]
     ours = next(contender for contender in found if contender.runtime.name == "reader-edge")
     return measure_real(wanted, ours, options.real, options.prompts, options.max_tokens)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.fidelity.report import ROWS
-from benchmarks.peers.tables import gigabytes, machine, table
+from benchmarks.peers.tables import gigabytes, table
 
 OUT = Path(__file__).parent / "PASSES.md"
 TITLES = {
@@ -37,14 +37,15 @@ def write_pass_report(results: Mapping[str, Any]) -> None:
     """Write the page, if passes of any model were measured."""
     sections = [_section(results[part], title) for part, title in TITLES.items() if part in results]
     if sections:
-        OUT.write_text("\n\n".join([f"{_HEAD}\n\nMachine: {machine()}.", *sections]) + "\n")
+        OUT.write_text("\n\n".join([_HEAD, *sections]) + "\n")
 
 
 def _section(result: Figures, title: str) -> str:
     measured = {name: record["pasts"] for name, record in result["figures"].items()}
     pasts = list(dict.fromkeys(past for of_name in measured.values() for past in of_name))
     lines = [f"## {title}: {result['model']}" if result["model"] else f"## {title}", ""]
-    lines += [f"{result['date']}, {result['seconds']} s: `{result['command']}`. {_counts(measured)}", ""]
+    lines += [f"{result['machine']}. {result['date']}, {result['seconds']} s: `{result['command']}`.", ""]
+    lines += [_counts(measured), ""]
     lines += _summary(measured, pasts, _mean_kl(result["model"]))
     for past in pasts:
         lines += ["", f"T(n) behind {past} tokens:", "", *_curves(measured, past)]

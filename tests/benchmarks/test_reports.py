@@ -12,11 +12,14 @@ from benchmarks.peers import pass_report, report
 from benchmarks.peers.measuring import random_prompt
 from benchmarks.peers.pass_contenders import pass_contenders
 from benchmarks.peers.pass_times import WIDTHS, Effort, measure_passes
+from benchmarks.peers.real_source import place_source, real_contenders, shape_of
 from benchmarks.peers.runtimes import RUNTIMES, Contender, export_command
 from benchmarks.peers.worker_process import WORKERS
 from benchmarks.series.drafted import compared
 from benchmarks.series.held_out import LEVELS, quantile_loss, ranked_score, seasonal, windows
 from benchmarks.series.skill import errors, of_points
+
+RUN = {"date": "today", "machine": "two cores", "seconds": 1, "command": "run"}
 
 
 def record(token_s: float, first_s: float, growth: float = 0.02) -> dict[str, Any]:
@@ -28,7 +31,7 @@ def results(ours: float, theirs: float) -> dict[str, Any]:
     figures = {"reader-edge int8": record(ours, 1.0), "peer q8": record(theirs, 0.9)}
     broken = {"token_s": [], "first_s": [], "pass_s": {}, "error": "Crash: no\nluck | today"}
     figures["peer q4"] = broken
-    return {"0.5b-quantised": {"date": "today", "seconds": 1, "command": "run", "figures": figures}}
+    return {"0.5b-quantised": RUN | {"figures": figures}}
 
 
 def test_a_contender_has_a_row_and_a_failure_a_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
@@ -66,6 +69,17 @@ def test_weights_are_kept_where_a_ready_made_file_has_them(tmp_path: Path) -> No
     file.parent.mkdir(parents=True)
     file.touch()
     assert [each.source("real") for each in kept()] == [file]
+
+
+def test_a_ready_made_file_goes_to_llama_cpps_server_with_each_type_of_drafting(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    assert "llama-server keep ngram-mod" not in [each.name for each in real_contenders(tmp_path, file)]
+    file.touch()
+    place_source(tmp_path, file, None)
+    found = {each.name: each for each in real_contenders(tmp_path, file)}
+    theirs = found["llama-server keep ngram-mod"]
+    assert theirs.model(shape_of(file)) == f"{found['reader-edge keep'].source(shape_of(file))}:keep ngram-mod"
+    assert "llama.cpp q4_0" not in found
 
 
 def test_passes_of_every_width_are_timed_behind_every_text(tmp_path: Path, demo_folder: Path) -> None:
@@ -115,10 +129,10 @@ def test_the_page_has_a_curve_for_every_text_and_the_fidelity(monkeypatch: pytes
     measured = {"64": of_past(0.02, [10, 11, 12, 15]), "512": of_past(0.03, [20, 22, 24, 25])}
     failed = {past: {"token_s": [], "peak_bytes": 0, "pass_s": {}} for past in measured}
     figures = {"a int8": {"pasts": measured}, "b q4": {"pasts": failed, "error": "Crash"}}
-    result = {"model": "Tiny", "date": "today", "seconds": 9, "command": "run", "figures": figures}
+    result = RUN | {"model": "Tiny", "figures": figures}
     pass_report.write_pass_report({"passes-real": result})
     page = pass_report.OUT.read_text()
-    assert "## A real model: Tiny" in page
+    assert "## A real model: Tiny\n\ntwo cores. today, 1 s: `run`." in page
     assert "Medians of 1 answers and of 1 passes of each width." in page
     assert "| a int8 | 20.0 | 30.0 | 1.00 | 1.00 | 0.0023 |" in page
     assert "T(n) behind 512 tokens:\n\n| n | 1 | 2 | 3 | 4 | T(4)/T(1) |" in page
