@@ -82,8 +82,8 @@ def _by_the_clock(name: str, given: argparse.Namespace) -> None:
     print(f"\n{package.parent.name}, medians of {rounds} sessions\n\n{_speeds(name, turns, _HEAD, token_s)}\n")
     print(_first_tokens(name, turns, timed, "with prefix cache"), flush=True)
     if given.llama_server:
-        asked = (given.llama_server, str(given.gguf), context, turns, rounds)
-        timed = [*llama_cpp.sessions(*asked), *llama_cpp.restarts(*asked)]
+        sent = (given.llama_server, str(given.gguf), context, turns, rounds)
+        timed = [*llama_cpp.sessions(*sent), *llama_cpp.restarts(*sent)]
         token_s = llama_cpp.token_seconds(timed, len(turns))
         head = [*_HEAD[:4], *llama_cpp.ARMS[1:], *(f"{arm} / plain" for arm in llama_cpp.ARMS[1:])]
         print(f"\nllama-server, medians of {rounds} sessions\n\n{_speeds(name, turns, head, token_s)}\n")

@@ -61,12 +61,12 @@ class LlamaServer:
         self, prompt: Sequence[int], num_tokens: int, has_ends: bool, forced: Sequence[int] = ()
     ) -> Completion:
         """Answer greedily. has_ends: whether an end token ends the answer. forced: what it must be, by a grammar."""
-        asked = {"prompt": list(prompt), "n_predict": num_tokens, "temperature": 0, "return_tokens": True}
-        asked["ignore_eos"] = not has_ends
+        body = {"prompt": list(prompt), "n_predict": num_tokens, "temperature": 0, "return_tokens": True}
+        body["ignore_eos"] = not has_ends
         if forced:
-            asked["grammar"] = "root ::= " + " ".join(f"<[{token_id}]>" for token_id in forced)
+            body["grammar"] = "root ::= " + " ".join(f"<[{token_id}]>" for token_id in forced)
         start = time.perf_counter()
-        answer = self._ask("POST", "/completion", asked)
+        answer = self._ask("POST", "/completion", body)
         whole_s = time.perf_counter() - start
         timings = answer["timings"]
         rest_s = timings["predicted_ms"] / 1e3
@@ -84,10 +84,9 @@ class LlamaServer:
         self._ask("POST", "/slots/0?action=restore", {"filename": file.name})
         return time.perf_counter() - start
 
-    def _ask(self, method: str, path: str, asked: dict[str, Any] | None = None) -> dict[str, Any]:
-        body = json.dumps(asked)
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port)
-        connection.request(method, path, body, {"Content-Type": "application/json"})
+        connection.request(method, path, json.dumps(body), {"Content-Type": "application/json"})
         answer = connection.getresponse()
         read: dict[str, Any] = json.load(answer)
         connection.close()
