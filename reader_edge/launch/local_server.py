@@ -90,6 +90,7 @@ def started_server(model: str, further: Sequence[str] = ()) -> Iterator[AgentMod
         file.write_text(key)
         options = ["--port", "0", "--api-key-file", str(file)]
         options += ["--max-tokens", str(MAX_TOKENS), "--max-seconds", str(_MAX_ANSWER_S)]
+        options += ["--share-between-keys"]  # with the sessions before, whose keys were others, by a prefix cache
         with signals_held():
             process = subprocess.Popen(
                 [sys.executable, "-m", "reader_edge", "serve", *options, *further, "--", model],

@@ -35,7 +35,14 @@ for headers in ({{}}, {{"X-Api-Key": key}}) if os.environ.get("ASKS") else ():
         models.append(json.load(urllib.request.urlopen(urllib.request.Request(url + "/v1/models", headers=headers))))
     except OSError as error:
         models.append(str(error))
-seen = {{"arguments": sys.argv[1:], "environment": dict(os.environ), "models": models}}
+usage = None
+if prompt := os.environ.get("PROMPT"):
+    messages = [{{"role": "user", "content": prompt}}]
+    body = {{"model": models[-1]["data"][0]["id"], "max_tokens": 4, "messages": messages}}
+    headers = {{"X-Api-Key": key, "Content-Type": "application/json"}}
+    sent = urllib.request.Request(url + "/v1/messages", json.dumps(body).encode(), headers)
+    usage = json.load(urllib.request.urlopen(sent))["usage"]
+seen = {{"arguments": sys.argv[1:], "environment": dict(os.environ), "models": models, "usage": usage}}
 json.dump(seen, open(os.environ["SEEN"], "w"))
 sys.exit(7)
 """
@@ -204,11 +211,8 @@ def test_without_a_server_one_is_started_and_ends_with_the_client(
 ) -> None:
     monkeypatch.setattr(launch_command, "_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("ASKS", "1")
-    kept = client.parent / "kept"
-    folders = ("--workspace", client.parent, "--prefix-cache", kept)
-    result = _launch(runner, "claude", "--model", chat_package.folder, *folders)
+    result = _launch(runner, "claude", "--model", chat_package.folder, "--workspace", client.parent)
     assert result.exit_code == 7, result.stderr
-    assert kept.is_dir()
     seen = json.loads(client.read_text())
     without_key, with_key = seen["models"]
     assert without_key == "HTTP Error 401: Unauthorized"  # of others on this machine
@@ -216,6 +220,21 @@ def test_without_a_server_one_is_started_and_ends_with_the_client(
     port = int(seen["environment"]["ANTHROPIC_BASE_URL"].rpartition(":")[2])
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_a_session_need_not_read_what_one_before_has_read(
+    runner: CliRunner, client: Path, chat_package: PackageCopy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch_command, "_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("ASKS", "1")
+    monkeypatch.setenv("PROMPT", "An archive is a file that holds other files. " * 20)
+    cached = []
+    for _ in range(2):
+        given = ("--model", chat_package.folder, "--prefix-cache", tmp_path / "kept")
+        assert _launch(runner, "claude", *given).exit_code == 7
+        cached.append(json.loads(client.read_text())["usage"]["cache_read_input_tokens"])
+    assert cached[0] == 0
+    assert cached[1] >= 64
 
 
 def test_a_server_that_cannot_start_is_no_wait(
