@@ -10,10 +10,10 @@ from tests.conftest import ROOT
 CEILINGS = {  # lines of a room, raised only in the commit that says why
     "runtime": ("*.py", 30_330),  # budgets; infill; embeddings; hostile; depth; first use; signatures
     "export": ("*.py", 20_801),  # embeddings; first use; split files; floats of 4 and 8 bits
-    "reader_edge": ("*.py", 20_340),  # budgets; infill; embeddings; hostile; first use; split files; signatures
+    "reader_edge": ("*.py", 20_341),  # budgets; infill; embeddings; hostile; first use; split files; signatures
     "wings": ("*.py", 3_650),
     "native": ("*", 9_000),
-    "tests": ("*.py", 71_527),  # depth; first use; split files; llama-server; rare weights; floats of 4 and 8 bits
+    "tests": ("*.py", 71_546),  # depth; first use; split files; llama-server; rare weights; floats of 4 and 8 bits
     "reader_edge/server": ("*.py", 8_327),  # kept responses; budgets; infill; models go; embeddings; first use
     "reader_edge/bench": ("*.py", 1_350),
     "benchmarks": ("*.py", 6_173),  # sessions of agents; split files; llama-server
