@@ -12,7 +12,7 @@
 namespace reader_edge::READER_EDGE_LANES {
 namespace {
 
-constexpr int kTogether = 4;  // vectors whose exponentials are reckoned side by side
+constexpr int kTogether = kValueTile > 1 ? 4 : 2;  // vectors whose exponentials are reckoned side by side, as registers hold them
 constexpr std::int64_t kTotalRun = 256 * kKeys;  // weights that are summed before they are widened
 static_assert(kTotalRun / kKeys * 4194304 <= INT32_MAX, "a run's totals fit into 32 bits");
 
