@@ -106,7 +106,8 @@ def random_rows(kind: gguf.GGMLQuantizationType, shape: tuple[int, ...], rng: np
     for place in _places(BLOCK_TYPES[kind.name], "e"):
         blocks[..., place] = rng.integers(118, 124, blocks.shape[:2])
     for place in _places(BLOCK_TYPES[kind.name], "d", "m"):
-        halves = rng.normal(scale=2e-4 if kind.name.endswith("_K") else 1e-2, size=(*blocks.shape[:2], 1))
+        scale = {"IQ4_NL": 1e-3, "IQ4_XS": 4e-5}.get(kind.name, 2e-4 if kind.name.endswith("_K") else 1e-2)
+        halves = rng.normal(scale=scale, size=(*blocks.shape[:2], 1))
         blocks[..., place : place + 2] = halves.astype(np.float16).view(np.uint8)
     return blocks.reshape(shape[0], -1)
 

@@ -9,16 +9,16 @@ from tests.conftest import ROOT
 
 CEILINGS = {  # lines of a room, raised only in the commit that says why
     "runtime": ("*.py", 30_330),  # budgets; infill; embeddings; hostile; depth; first use; signatures
-    "export": ("*.py", 20_801),  # embeddings; first use; split files; floats of 4 and 8 bits
+    "export": ("*.py", 20_816),  # embeddings; first use; split files; floats of 4 and 8 bits; IQ4
     "reader_edge": ("*.py", 20_341),  # budgets; infill; embeddings; hostile; first use; split files; signatures
     "wings": ("*.py", 3_650),
     "native": ("*", 9_000),
-    "tests": ("*.py", 71_546),  # depth; first use; split files; llama-server; rare weights; floats of 4 and 8 bits
+    "tests": ("*.py", 71_553),  # first use; split files; llama-server; rare weights; floats of 4 and 8 bits; IQ4
     "reader_edge/server": ("*.py", 8_327),  # kept responses; budgets; infill; models go; embeddings; first use
     "reader_edge/bench": ("*.py", 1_350),
-    "benchmarks": ("*.py", 6_179),  # sessions of agents; split files; llama-server
+    "benchmarks": ("*.py", 6_183),  # sessions of agents; split files; llama-server; IQ4
     "scripts": ("*", 1_840),  # what a workspace brings to edits
-    "docs": ("*.md", 6_214),  # hostile; depth; first use; agents at 7B; split files; signatures; floats of 4 and 8 bits
+    "docs": ("*.md", 6_214),  # depth; first use; agents at 7B; split files; signatures; floats of 4 and 8 bits
 }
 CODE = ("benchmarks", "export", "models", "native", "reader_edge", "runtime", "scripts", "tests", "wings")
 

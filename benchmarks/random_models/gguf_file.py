@@ -91,7 +91,9 @@ def random_blocks(block_type: BlockType, num_outputs: int, num_inputs: int, rng:
         fields["e"][...] = _random_exponents(block_type, num_inputs, num_units, rng)
         return units.reshape(num_outputs, -1)
     integer = 1.0
-    if block_type.has_signed_scales:
+    if "scales_l" in fields:  # six bits each, of which nought is 32
+        integer = math.sqrt(np.mean(np.arange(-32, 32) ** 2))
+    elif block_type.has_signed_scales:
         fields["scales"] |= 32
         fields["scales"] &= 63
         integer = math.sqrt(np.mean(np.arange(32, 64) ** 2))
@@ -102,7 +104,9 @@ def random_blocks(block_type: BlockType, num_outputs: int, num_inputs: int, rng:
         scales[:, 4:8] = scales[:, :4]
         scales[:, 8:] = (scales[:, 8:] & 15) * 17
         integer = math.sqrt(np.mean(np.arange(64) ** 2))
-    levels = 2**block_type.bits
+    levels: float = 2**block_type.bits
+    if block_type.levels:
+        levels = math.sqrt(12 * np.mean((np.array(block_type.levels) - block_type.zero) ** 2))
     step = math.sqrt(12 / num_inputs) / levels / integer * rng.uniform(0.8, 1.2, (num_units, 1))
     fields["d"][...] = step.astype("<f2").view(np.uint8)
     if block_type.has_minima:

@@ -16,9 +16,9 @@ from reader_edge_runtime.package.manifest import ATTENTIONS, KV_TYPES, PRECISION
 class ExportArguments:
     """What a user says of ExportOptions.
 
-    precision: 'keep' leaves weights as they are: those of GGUF files in Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K
-      and MXFP4, and experts in MXFP4. 'auto' is 'keep' if most weights are in these types, else 'int8'. 'int8-a16' is
-      closer to the source than 'int8', and up to twice as slow.
+    precision: 'keep' leaves weights as they are: those of GGUF files in Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K,
+      IQ4_NL, IQ4_XS and MXFP4, and experts in MXFP4. 'auto' is 'keep' if most weights are in these types, else 'int8'.
+      'int8-a16' is closer to the source than 'int8', and up to twice as slow.
     attention: 'exact', the default, keeps drafting lossless bit for bit. 'fast' is one fused operator. 'portable' is
       standard ONNX operators only, for engines that cannot update a KV cache; 'portable-exact' the same in fp32,
       lossless.

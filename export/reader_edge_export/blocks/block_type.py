@@ -18,7 +18,8 @@ class BlockType:
 
     In a file, a unit is a block, or the blocks that share numbers (ggml-common.h of llama.cpp).
     fields: of a unit, in order, their bytes; "m" are minima (dmin), "qs" the low bits of codes, "qh" what is above.
-    "e" in place of "d" is an exponent: the scale is 2 ** (e - 128).
+    "e" in place of "d" is an exponent: the scale is 2 ** (e - 128). "scales_h" and "scales_l" are two and four bits of
+    integers that count from -32 on.
     qs_run, qh_run: codes lie in runs of so many bytes: first the lowest bits of all bytes of a run, then the next.
     """
 
@@ -81,6 +82,8 @@ class BlockType:
 
 # Twice the numbers of E2M1, which a scale has half of, from -12 on: https://www.opencompute.org, Microscaling Formats.
 _E2M1_LEVELS = (12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0)
+# Of llama.cpp's IQ4 (kvalues_iq4nl of ggml-common.h), 128 more.
+_IQ4_LEVELS = (1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241)
 
 BLOCK_TYPES = {
     block_type.name: block_type
@@ -96,5 +99,11 @@ BLOCK_TYPES = {
         ),
         BlockType("Q6_K", 16, 6, 32, {"qs": 128, "qh": 64, "scales": 16, "d": 2}, 64, 32, blocks_per_super_block=16),
         BlockType("MXFP4", 32, 4, 12, {"e": 1, "qs": 16}, 16, levels=_E2M1_LEVELS),
+        BlockType("IQ4_NL", 32, 4, 128, {"d": 2, "qs": 16}, 16, levels=_IQ4_LEVELS),
+        BlockType(
+            *("IQ4_XS", 32, 4, 128, {"d": 2, "scales_h": 2, "scales_l": 4, "qs": 128}, 16),
+            blocks_per_super_block=8,
+            levels=_IQ4_LEVELS,
+        ),
     )
 }

@@ -108,7 +108,7 @@ def unpack_blocks(block_type: BlockType, rows: UInt8Array) -> Blocks:
         # Where minima are shared, the file subtracts them.
         others["minimum_numbers"] = -minima if block_type.blocks_per_super_block > 1 else minima
     if block_type.blocks_per_super_block > 1:
-        others |= _integers(block_type, fields["scales"])
+        others |= _integers(block_type, fields)
     arrays = _codes(block_type, fields) | others
     return Blocks(block_type, {name: arrays[name] for name in block_type.parts})
 
@@ -119,9 +119,15 @@ def _halves(field: UInt8Array) -> npt.NDArray[np.float16]:
     return halves
 
 
-def _integers(block_type: BlockType, field: UInt8Array) -> dict[str, Array]:
+def _integers(block_type: BlockType, fields: _Fields) -> dict[str, Array]:
     """The integers (J, blocks) that multiply shared scales and minima."""
-    num_rows = len(field)
+    num_rows = len(fields["qs"])
+    if "scales_l" in fields:
+        high = np.ascontiguousarray(fields["scales_h"]).view("<u2") >> np.arange(0, 16, 2, dtype=np.uint16) & 3
+        low = _packed(fields["scales_l"], 1, 4, 2)[..., None] >> np.array([0, 4], np.uint8) & np.uint8(15)
+        codes = low.reshape(num_rows, -1) | high.astype(np.uint8).reshape(num_rows, -1) << np.uint8(4)
+        return {"scale_codes": codes.astype(np.int8) - np.int8(32)}
+    field = fields["scales"]
     if block_type.has_signed_scales:
         return {"scale_codes": field.reshape(num_rows, -1).view(np.int8)}
     scales, minima = Q4_K.get_scale_min(field.reshape(-1, field.shape[2]))

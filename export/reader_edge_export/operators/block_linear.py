@@ -1,4 +1,4 @@
-"""The operators Q4_0Linear to MXFP4Linear: rows times a matrix in the blocks of a GGUF file, which stay as they are.
+"""The operators Q4_0Linear to IQ4_XSLinear: rows times a matrix in the blocks of a GGUF file, which stay as they are.
 
 Rows are rounded to int8 in blocks too, as llama.cpp does it, since a matrix that stays cannot take a spreading back: a
 scale for a whole row costs 0.035 nats on SmolLM2-135M. A block's sum is an integer, exact in

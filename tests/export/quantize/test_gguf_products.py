@@ -81,7 +81,7 @@ def test_blocks_take_no_more_room_than_in_the_file(kind: gguf.GGMLQuantizationTy
     assert num_bytes <= 1.03 * rows.nbytes  # six bits of a scale are eight
 
 
-@pytest.mark.parametrize("name", ["Q4_0", "Q5_1", "Q8_0", "Q6_K", "MXFP4"])
+@pytest.mark.parametrize("name", ["Q4_0", "Q5_1", "Q8_0", "Q6_K", "MXFP4", "IQ4_NL", "IQ4_XS"])
 def test_extreme_codes_and_nought_keep_their_values(name: str) -> None:
     kind = gguf.GGMLQuantizationType[name]
     rows = random_rows(kind, (4, 256), np.random.default_rng(3))
@@ -106,13 +106,17 @@ def test_every_power_of_two_and_every_level_keeps_its_value() -> None:
 # Every type, and one that does not stay; queries, keys and values of one kind and of two.
 _MIXED = {
     **{"token_embd": "Q6_K", "output": "Q8_0"},
-    **{f"blk.0.{name}": "Q4_K" for name in ("attn_q", "attn_k", "ffn_gate")},
+    **{f"blk.0.{name}": "Q4_K" for name in ("attn_q", "attn_k")},
+    **{"blk.0.ffn_gate": "IQ4_XS", "blk.1.attn_output": "IQ4_NL"},
     **{"blk.0.attn_v": "Q6_K", "blk.0.attn_output": "Q5_K", "blk.0.ffn_up": "Q5_0", "blk.0.ffn_down": "Q5_1"},
-    **{f"blk.1.{name}": "Q4_1" for name in ("attn_q", "attn_k", "attn_v", "attn_output")},
+    **{f"blk.1.{name}": "Q4_1" for name in ("attn_q", "attn_k", "attn_v")},
     **{f"blk.1.{name}": "Q4_0" for name in ("ffn_gate", "ffn_up")},
     "blk.1.ffn_down": "F16",
 }
-_KEPT = {"Q4_K": 3, "Q6_K": 2, "Q5_K": 1, "Q5_0": 1, "Q5_1": 1, "Q4_1": 4, "Q4_0": 2, "Q8_0": 1}
+_KEPT = {
+    **{"Q4_K": 2, "Q6_K": 2, "Q5_K": 1, "Q5_0": 1, "Q5_1": 1, "Q4_1": 3, "Q4_0": 2, "Q8_0": 1},
+    **{"IQ4_XS": 1, "IQ4_NL": 1},
+}
 
 
 @pytest.fixture(scope="module")

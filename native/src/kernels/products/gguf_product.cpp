@@ -58,10 +58,10 @@ void widen_chunk(const GgufType& type, const std::int8_t* chunk, std::size_t cou
 }
 
 // What a type is to a tile, known when it is compiled. kSumBits: of the largest level.
-template <std::size_t kTheInputs, std::size_t kTheBits, bool kIsWithMinima, bool kIsWithLevels = false>
+template <std::size_t kTheInputs, std::size_t kTheBits, bool kIsWithMinima, std::size_t kLevelBits = 0>
 struct Form {
-  static constexpr std::size_t kInputs = kTheInputs, kBits = kTheBits, kSumBits = kIsWithLevels ? 5 : kTheBits;
-  static constexpr bool kHasMinima = kIsWithMinima, kHasLevels = kIsWithLevels;
+  static constexpr std::size_t kInputs = kTheInputs, kBits = kTheBits, kSumBits = kLevelBits > 0 ? kLevelBits : kTheBits;
+  static constexpr bool kHasMinima = kIsWithMinima, kHasLevels = kLevelBits > 0;
 };
 
 // A block's levels, four inputs of each output to a vector.
@@ -82,6 +82,7 @@ template <class Form>
     if constexpr (Form::kHasLevels) {
       codes[v] = looked_up(table, codes[v]);
       codes[v + kVectors] = looked_up(table, codes[v + kVectors]);
+      if constexpr (Form::kSumBits == 8) codes[v] = lowered(codes[v]), codes[v + kVectors] = lowered(codes[v + kVectors]);
     }
   }
   if constexpr (kBits == 5 || kBits == 6) {
@@ -159,7 +160,10 @@ Tile tile_of(std::size_t num_rows, std::index_sequence<kBefore...>) {
 
 Tile tile_of(const GgufType& type, std::size_t num_rows) {
   constexpr auto kHeights = std::make_index_sequence<kCodeTile>();
-  if (type.levels != nullptr) return tile_of<Form<32, 4, false, true>>(num_rows, kHeights);
+  if (type.levels != nullptr) {
+    return type.has_byte_levels() ? tile_of<Form<32, 4, false, 8>>(num_rows, kHeights)
+                                  : tile_of<Form<32, 4, false, 5>>(num_rows, kHeights);
+  }
   if (type.bits == 8) return tile_of<Form<32, 8, false>>(num_rows, kHeights);
   if (type.bits == 6) return tile_of<Form<16, 6, false>>(num_rows, kHeights);
   if (type.bits == 5) {
@@ -231,7 +235,7 @@ void multiply_unpacked(const GgufRows& rows, const GgufWeight& weight, const std
 }
 
 void round_blocks(const float* row, const GgufType& type, const GgufRows& rows, std::size_t index) {
-  const int zero = type.bits == 8 ? type.zero - 128 + kUnsignedOffset : type.zero;
+  const int zero = type.has_byte_levels() ? type.zero - 128 + kUnsignedOffset : type.zero;
   for (std::size_t block = 0; block < rows.num_blocks; ++block, row += type.block_inputs) {
     Floats magnitudes = all(0.0f);
     for (std::size_t k = 0; k < type.block_inputs; k += kLanes) magnitudes = max(magnitudes, magnitude(load(row + k)));

@@ -7,9 +7,9 @@
 namespace reader_edge {
 
 // Blocks of `block_inputs` inputs, whose codes have `bits`. A weight is scale * (level - zero), or scale * level + minimum.
-// Codes are levels themselves, or stand for one of 16 `levels` below 32. Scales and minima are numbers in fp16, one a block;
-// where `super_block` is more than one, so many blocks share a number, and each has an integer that multiplies it. With
-// `has_exponents` a scale is a power of two, in a byte that counts from -128 on.
+// Codes are levels themselves, or stand for one of 16 `levels`: below 32, or a whole byte where `zero` is 128. Scales and
+// minima are numbers in fp16, one a block; where `super_block` is more than one, so many blocks share a number, and each
+// has an integer that multiplies it. With `has_exponents` a scale is a power of two, in a byte that counts from -128 on.
 struct GgufType {
   const char* name;
   std::size_t block_inputs, bits;
@@ -20,6 +20,7 @@ struct GgufType {
   const std::uint8_t* levels = nullptr;
 
   constexpr std::size_t number_bytes() const { return has_exponents ? 1 : 2; }  // of a scale, and of a minimum
+  constexpr bool has_byte_levels() const { return zero == 128; }
   constexpr std::size_t qh_bits() const { return bits == 8 ? 0 : bits - 4; }
   constexpr std::size_t qs_bytes() const { return bits == 8 ? block_inputs : block_inputs / 2; }  // of an output's block
   constexpr std::size_t qh_bytes() const { return block_inputs * qh_bits() / 8; }
