@@ -1,8 +1,8 @@
 """FP8, NVFP4, MXFP4 and MXFP8 folders are widened bit for bit as the tools that wrote them do, or refused.
 
 golden/floats.safetensors was written and widened by compressed-tensors 0.20.1 and, in part, widened by ModelOpt 0.47.0,
-in fp32. Folders have the keys, types and shapes of published ones: Qwen3-8B-FP8 and DeepSeek-V3 (blocks), Ministral 3
-(one scale), Llama-3.1-405B-FP8 (FBGEMM), RedHatAI's FP8-dynamic and NVFP4, nvidia's FP8 and NVFP4.
+in fp32. Folders have the keys and types that Qwen3-8B-FP8 and DeepSeek-V3 (blocks), Ministral 3 (one scale), Llama 3.1
+405B (FBGEMM), RedHatAI's FP8-dynamic and NVFP4, and nvidia's FP8 and NVFP4 are described to have; none was fetched.
 """
 
 import json
