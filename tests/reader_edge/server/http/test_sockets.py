@@ -57,10 +57,10 @@ class ServerProcess:
         assert self.process.stderr.readline().endswith("Z INFO Loading 'demo'.\n")
         found = None
         while found is None and (line := self.process.stderr.readline()):  # what was measured has lines before
-            found = re.search(r"http://127\.0\.0\.1:(\d+)/v1", line)
+            found = re.search(r"at (http://127\.0\.0\.1:(\d+)):", line)
         assert found is not None
-        self.port = int(found[1])
-        self.url = found[0]
+        self.port = int(found[2])
+        self.url = f"{found[1]}/v1"
         self.reader = Thread(target=self.process.stderr.read, daemon=True)  # a full pipe would hold the server
         self.reader.start()
 
