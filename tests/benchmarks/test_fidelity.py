@@ -185,15 +185,18 @@ def test_a_ready_made_file_takes_the_place_of_a_conversion(tmp_path: Path) -> No
     file.touch()
     assert shape_of(folder) != shape_of(file)
     place_source(cache, folder, None)
-    ours = ["reader-edge int8", "reader-edge int4", "onnxruntime-genai int8", "onnxruntime-genai int4"]
-    assert names(real_contenders(cache, folder)) == [*ours, "llama.cpp q8_0", "llama.cpp q4_0"]
+    converted = [
+        f"{name} {bits}" for name in ("reader-edge", "onnxruntime-genai", "openvino-genai") for bits in ("int8", "int4")
+    ]
+    kept = ["reader-edge keep", *converted, "llama-server keep ngram-mod", "llama-server keep ngram-simple"]
+    assert names(real_contenders(cache, folder)) == [*converted, "llama.cpp q8_0", "llama.cpp q4_0"]
     place_source(cache, folder, file)
     found = real_contenders(cache, folder)
-    assert names(found) == [*ours, "llama.cpp gguf"]
-    assert Path(found[-1].model(shape_of(folder))).resolve() == file
-    assert found[0].source(shape_of(folder)).resolve() == folder
+    assert names(found) == kept
+    assert found[0].source(shape_of(folder)).resolve() == file
+    assert found[1].source(shape_of(folder)).resolve() == folder
     place_source(cache, file, None)
-    assert names(real_contenders(cache, file)) == [*ours, "llama.cpp gguf"]
+    assert names(real_contenders(cache, file)) == kept
 
 
 @pytest.mark.usefixtures("two_cores")
