@@ -2,18 +2,16 @@
 
 import base64
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, cast
+from collections.abc import AsyncGenerator, Sequence
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 from msgspec import Meta
-from starlette.requests import Request
-from starlette.responses import Response
 
-from reader_edge.server.api_error import ApiError, api_error, wrong_value
+from reader_edge.server.api_error import ApiError, wrong_value
 from reader_edge.server.completion import CompletionRequest, CompletionRun, Json, check_model
 from reader_edge.server.endpoint import Body, Endpoint
-from reader_edge.server.ollama.bodies import KeepAlive, keep_alive_s
-from reader_edge.server.ollama.endpoints import check_ollama_model, read_ollama_values
+from reader_edge.server.ollama.bodies import KeepAlive
+from reader_edge.server.ollama.endpoints import OllamaRequests, check_ollama_model
 from reader_edge.server.schema import JsonObject
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import GenerationResult
@@ -150,23 +148,7 @@ class EmbeddingsEndpoint(EmbeddingEndpoint[EmbeddingsBody]):
         return {"object": "list", "data": data, "model": self._settings.model_name, "usage": usage_of(answers)}
 
 
-OllamaBody = TypeVar("OllamaBody", OllamaEmbedBody, OllamaEmbeddingsBody)
-
-
-class _OllamaEndpoint(EmbeddingEndpoint[OllamaBody]):
-    @classmethod
-    async def read_values(cls, request: Request, settings: ServerSettings) -> object:
-        return await read_ollama_values(request, settings)
-
-    @classmethod
-    def keep_s(cls, fields: Mapping[str, object]) -> float | None:
-        return keep_alive_s(fields.get("keep_alive"))
-
-    def _refusal(self, error: Exception) -> Response:
-        return api_error(error).response("ollama")
-
-
-class OllamaEmbedEndpoint(_OllamaEndpoint[OllamaEmbedBody]):
+class OllamaEmbedEndpoint(OllamaRequests[OllamaEmbedBody], EmbeddingEndpoint[OllamaEmbedBody]):
     """A list of vectors, whatever was sent."""
 
     body_type = OllamaEmbedBody
@@ -192,7 +174,7 @@ class OllamaEmbedEndpoint(_OllamaEndpoint[OllamaEmbedBody]):
         }
 
 
-class OllamaEmbeddingsEndpoint(_OllamaEndpoint[OllamaEmbeddingsBody]):
+class OllamaEmbeddingsEndpoint(OllamaRequests[OllamaEmbeddingsBody], EmbeddingEndpoint[OllamaEmbeddingsBody]):
     """One vector, [] where no text was sent."""
 
     body_type = OllamaEmbeddingsBody

@@ -36,16 +36,16 @@ def test_a_session_calls_the_tools_that_a_client_has(tmp_path: Path) -> None:
 
 
 def test_what_a_script_continues_inside_drafts_is_no_turn() -> None:
-    head, rest = f"{BEGIN}user\n/work/x{END}\n{BEGIN}assistant\n", f"{END}\n{BEGIN}user\nDone.{END}\n{BEGIN}assistant\n"
+    head, rest = f"{BEGIN}user\n/srv/x{END}\n{BEGIN}assistant\n", f"{END}\n{BEGIN}user\nDone.{END}\n{BEGIN}assistant\n"
     answer = "Now.\n<tool_call>\n{}\n</tool_call>"
     resent = answer.replace("Now.\n", "Now.\n\n")
     sent = [(head, answer), (f"{head}Now.\n<tool_call> some draft{rest}", "None."), (head + resent + rest, "The end.")]
-    assert chained(sent, "/work/x") == [
-        {"input": head.replace("/work/x", "/home/user"), "output": answer, "resent": resent},
+    assert chained(sent, "/srv/x") == [
+        {"input": head.replace("/srv/x", "/home/user"), "output": answer, "resent": resent},
         {"input": rest, "output": "The end."},
     ]
     with pytest.raises(ValueError, match="earlier part"):
-        chained([*sent, ("something else", "The end.")], "/work/x")
+        chained([*sent, ("something else", "The end.")], "/srv/x")
 
 
 @pytest.mark.parametrize("client", ["claude", "codex", "opencode"])

@@ -54,7 +54,7 @@ AnyTokens = TypeVar("AnyTokens", bound=TokensBody)
 
 
 class TokensEndpoint(Endpoint[AnyTokens]):
-    """One that decodes nothing."""
+    """One that decodes nothing: each request has a direct answer, so that what decodes is never called."""
 
     def _direct_answer(self, body: AnyTokens) -> Json:
         check_model(body.model or self._settings.model_name, self._settings)

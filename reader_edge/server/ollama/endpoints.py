@@ -20,7 +20,7 @@ from reader_edge.server.completion import (
     seed_headers,
     text_in,
 )
-from reader_edge.server.endpoint import Endpoint
+from reader_edge.server.endpoint import Body, Endpoint
 from reader_edge.server.event_stream import LineStream
 from reader_edge.server.json_body import read_values
 from reader_edge.server.ollama.bodies import GenerateBody, OllamaBody, OllamaChatBody, keep_alive_s
@@ -76,10 +76,8 @@ class OllamaParser:
         return [{"function": {"index": self._number, "name": self._name, "arguments": arguments}}]
 
 
-class OllamaEndpoint(Endpoint[AnyBody]):
-    """What both endpoints of Ollama share. An answer names the model as the request named it."""
-
-    plain_path = "/api/generate"
+class OllamaRequests(Endpoint[Body]):
+    """How Ollama's clients send bodies, say how long a model stays, and read refusals."""
 
     @classmethod
     async def read_values(cls, request: Request, settings: ServerSettings) -> object:
@@ -88,6 +86,15 @@ class OllamaEndpoint(Endpoint[AnyBody]):
     @classmethod
     def keep_s(cls, fields: Mapping[str, object]) -> float | None:
         return keep_alive_s(fields.get("keep_alive"))
+
+    def _refusal(self, error: Exception) -> Response:
+        return api_error(error).response("ollama")
+
+
+class OllamaEndpoint(OllamaRequests[AnyBody]):
+    """What both endpoints of Ollama share. An answer names the model as the request named it."""
+
+    plain_path = "/api/generate"
 
     def _direct_answer(self, body: AnyBody) -> Json | None:
         """Ollama takes a request without a prompt as one to load or, with `keep_alive: 0`, to unload the model."""
@@ -138,9 +145,6 @@ class OllamaEndpoint(Endpoint[AnyBody]):
             if chunk.finish_reason is not None and chunk.stats is not None:
                 end = _end(chunk.finish_reason, chunk.stats, answers, chunk.deviation)
                 yield self._head(body) | self._fields(AnswerPiece(), []) | end
-
-    def _refusal(self, error: Exception) -> Response:
-        return api_error(error).response("ollama")
 
     def _head(self, body: AnyBody) -> Json:
         return {"model": body.model, "created_at": now()}
