@@ -126,7 +126,7 @@ def manifest_page() -> str:
     """The manifest's classes and the graph contract, from their docstrings."""
     contract = inspect.getdoc(manifest) or ""
     lines = ["# Package manifest", "", "`reader_edge.json` in a package's folder.", "", "```text", contract, "```", ""]
-    for kind in (manifest.Manifest, layer.Layer, package_parts.StagePart, manifest.FileEntry):
+    for kind in (manifest.Manifest, layer.Layer, package_parts.ImagesPart, package_parts.StagePart, manifest.FileEntry):
         lines += [f"## {kind.__name__}", "", "```text", inspect.getdoc(kind) or "", "```", ""]
         lines += ["| field | value | required |", "|---|---|---|", *_field_rows(kind), ""]
     return "\n".join(lines)

@@ -44,7 +44,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from reader_edge_runtime.package.layer import Layer
-from reader_edge_runtime.package.package_parts import SpeculatorPart, StagePart
+from reader_edge_runtime.package.package_parts import ImagesPart, SpeculatorPart, StagePart
 from reader_edge_runtime.untrusted.untrusted_json import Figure, Sha256, Text, one_of
 
 MANIFEST_NAME = "reader_edge.json"
@@ -159,6 +159,7 @@ class Manifest:
     pooling: what the model is made for besides answers, in llama.cpp's words: "last" embeds a text by the state of its
     last token, "rank" scores a document by the logits behind a prompt; "" is neither.
     speculator: what a trained speculator in the package is; None without.
+    images: what it sees of images; None for a model of texts alone.
     stage: which layers of a model that several boxes run these are; None for a whole model.
     layers: what each of num_layers keeps; empty where all are attention of num_kv_heads and head_dim, with own caches.
     source_name: what was exported. source_fingerprint: SHA-256 over its config and weight files.
@@ -194,6 +195,7 @@ class Manifest:
     layers: tuple[Layer, ...] = ()
     state_ids: tuple[int, ...] = ()
     speculator: SpeculatorPart | None = None
+    images: ImagesPart | None = None
     stage: StagePart | None = None
     sampling: Mapping[str, Figure] = field(default_factory=dict)
     pooling: Annotated[str, one_of("", *POOLINGS)] = ""

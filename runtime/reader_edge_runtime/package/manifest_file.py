@@ -11,7 +11,13 @@ from reader_edge_runtime.atomic_file import write_file
 from reader_edge_runtime.errors import ManifestError, PackageError
 from reader_edge_runtime.generation_config import is_own_sampling
 from reader_edge_runtime.package.manifest import GRAPH_NAME, MANIFEST_NAME, TOKENIZER_NAME, Manifest
-from reader_edge_runtime.package.package_parts import MOST_STATES, SPECULATOR_GRAPH_NAME, SPECULATOR_WEIGHTS_NAME
+from reader_edge_runtime.package.package_parts import (
+    MOST_STATES,
+    SPECULATOR_GRAPH_NAME,
+    SPECULATOR_WEIGHTS_NAME,
+    VISION_GRAPH_NAME,
+    VISION_WEIGHTS_NAME,
+)
 from reader_edge_runtime.untrusted.untrusted_json import converted, read_json
 
 FORMAT_VERSION = 5
@@ -24,7 +30,7 @@ _REMEDY = "export the model again"
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write the manifest into `folder`, last of the package's files; it appears whole or not at all."""
     fields = {"format": "reader-edge", "format_version": FORMAT_VERSION, **msgspec.to_builtins(manifest)}
-    for name in ("layers", "state_ids", "speculator", "stage", "sampling", "pooling"):
+    for name in ("layers", "state_ids", "speculator", "images", "stage", "sampling", "pooling"):
         if not fields[name]:
             del fields[name]
     write_file(folder / MANIFEST_NAME, (json.dumps(fields, indent=1, sort_keys=True) + "\n").encode())
@@ -79,6 +85,11 @@ def _relations(manifest: Manifest) -> Iterator[tuple[object, str, object]]:
     are_ids = list(numbers) == sorted(set(numbers)) and set(numbers) <= set(range(manifest.num_layers + 2))
     yield not numbers or (is_reported and are_ids), "state_ids", numbers
     yield part is None or set(part.state_ids) <= set(numbers), "speculator.state_ids", part and part.state_ids
+    if (images := manifest.images) is not None:
+        yield manifest.attention == "exact" and stage is None, "images", images
+        yield images.width == manifest.hidden_size, "images.width", images.width
+        yield images.token_id < manifest.vocab_size, "images.token_id", images.token_id
+        yield images.position_axes != 2, "images.position_axes", images.position_axes
     if stage is not None:
         yield (misfit := stage.misfit(manifest.num_layers)) is None, f"stage.{misfit}", stage
 
@@ -88,6 +99,7 @@ def _check_files(manifest: Manifest, path: Path) -> None:
     wanted = [GRAPH_NAME]
     wanted += [TOKENIZER_NAME] if manifest.stage is None or manifest.stage.is_last else []
     wanted += [SPECULATOR_GRAPH_NAME, SPECULATOR_WEIGHTS_NAME] if manifest.speculator else []
+    wanted += [VISION_GRAPH_NAME, VISION_WEIGHTS_NAME] if manifest.images else []
     for name in wanted:
         if name not in manifest.files:
             raise ManifestError(f"'{path}' lists no {name}: {_REMEDY}.")

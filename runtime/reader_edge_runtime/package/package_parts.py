@@ -1,4 +1,4 @@
-"""What a manifest says of parts of a model: of a trained speculator, and of a stage.
+"""What a manifest says of parts of a model: of a trained speculator, of its eyes, and of a stage.
 
 The speculator is a small network beside the target, which reads some of its states. Its graph follows the contract of
 `manifest`, but for this (N1 nodes that the target has scored, N2 others; a pass has nodes of one kind alone; E numbers
@@ -11,6 +11,18 @@ of its own states, T of the target's, J states read, K top_k):
     next_states          float32 (B, N, E)
 
 A node for a text's token i + 1 reads the states of token i, and says what follows token i + 1.
+
+A model that sees images has a graph for what is made of one of them, or of one of its tiles. It gives L tokens:
+
+    image_features  float32 (L, E)
+
+Its other graph, of texts, follows the contract of `manifest`, but for this (K rows of features, one at least):
+
+    image_index     int64 (B, N)    the row that a node has in place of its embedding; -1 of a text's token
+    image_features  float32 (K, E)
+    position_ids    int64 (3, B, N), of time, row and column, with 3 position_axes
+
+`input_ids` of nodes that have rows are the token_id.
 
 A stage is some layers of a model that several boxes run, as a package of its own. Its graph follows the contract of
 `manifest`, but for this (E: size of the residual stream, which alone crosses a cut):
@@ -63,6 +75,26 @@ class SpeculatorPart:
     def kv_row_bytes(self) -> int:
         """Of a token in its own KV cache: float32 keys and values of all layers and heads."""
         return 2 * 4 * self.num_layers * self.num_kv_heads * self.head_dim
+
+
+VISION_GRAPH_NAME = "vision.onnx"
+VISION_WEIGHTS_NAME = "vision.onnx.data"
+
+
+@dataclass(frozen=True, slots=True)
+class ImagesPart:
+    """What a package says of the images that its model sees.
+
+    token_id: of the token that stands for one of an image. width: E. position_axes: 1, or 3 where a token has
+    positions of its row and its column in an image too.
+    sees_whole_image: in which layers an image's tokens see later ones of it: in "none", in "all", or in the windowed
+    ("sliding").
+    """
+
+    token_id: Annotated[int, Meta(ge=0, lt=1 << 24)]
+    width: Annotated[int, Meta(ge=1, le=1 << 20)]
+    position_axes: Annotated[int, Meta(ge=1, le=3)] = 1
+    sees_whole_image: Annotated[str, one_of("none", "all", "sliding")] = "none"
 
 
 HANDED_IN, HANDED_OUT = "hidden_in", "hidden_out"

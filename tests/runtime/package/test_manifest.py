@@ -17,6 +17,9 @@ from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.package.package_parts import (
     SPECULATOR_GRAPH_NAME,
     SPECULATOR_WEIGHTS_NAME,
+    VISION_GRAPH_NAME,
+    VISION_WEIGHTS_NAME,
+    ImagesPart,
     SpeculatorPart,
     StagePart,
 )
@@ -101,6 +104,7 @@ def test_unusable_manifest_is_one_sentence(folder: Path, change: Callable[[Field
 
 
 PART = SpeculatorPart("eagle3", 1, 4, 2, 16, 48, 32, 4, (1, 0))
+IMAGES = ImagesPart(5, 16, 3, "sliding")
 STAGE = StagePart(1, 2, 0, 2, 16, "0a" * 32)
 
 
@@ -118,6 +122,7 @@ RIGHT = replace(
     layers=(Layer.recurrent({"conv": (3, 40)}, {"conv": 40}), Layer.attention(2, 16, shares=1)),
     state_ids=(0, 1),
     speculator=PART,
+    images=IMAGES,
     stage=STAGE,
     sampling={"top_p": 0.5},
 )
@@ -129,12 +134,13 @@ def test_every_wrong_field_is_named_and_a_stage_knows_whether_it_is_an_end() -> 
     assert [(each.is_first, each.is_last) for each in stages] == [(True, False), (False, False), (False, True)]
 
 
-def test_speculators_and_stages_are_read_back_equal(folder: Path) -> None:
+def test_speculators_images_and_stages_are_read_back_equal(folder: Path) -> None:
     files = dict(ModelPackage.open(folder).manifest.files)
-    for name in (SPECULATOR_GRAPH_NAME, SPECULATOR_WEIGHTS_NAME):
+    for name in (SPECULATOR_GRAPH_NAME, SPECULATOR_WEIGHTS_NAME, VISION_GRAPH_NAME, VISION_WEIGHTS_NAME):
         (folder / name).write_bytes(GRAPH)
         files[name] = file_entry(folder / name)
-    for changes in ({"state_ids": (0, 1), "hidden_size": 16, "speculator": PART}, {"stage": STAGE}):
+    own: dict[str, Any] = {"state_ids": (0, 1), "hidden_size": 16, "speculator": PART}
+    for changes in (own, {"hidden_size": 16, "images": IMAGES}, {"stage": STAGE}):
         written = replace(make_manifest(), files=files, **changes)
         write_manifest(folder, written)
         assert read_manifest(folder) == written
@@ -156,9 +162,15 @@ def test_speculators_and_stages_are_read_back_equal(folder: Path) -> None:
         ({"state_ids": (0, 1)}, lambda f: f.update(hidden_size=None), "state_ids"),
         ({"state_ids": (0, 1), "speculator": PART}, lambda f: None, "lists no speculator.onnx: export the model again"),
         ({"state_ids": (0, 2), "speculator": PART}, lambda f: None, r"unusable speculator.state_ids \(\(1, 0\)\)"),
+        ({"images": IMAGES}, lambda f: None, "lists no vision.onnx: export the model again"),
+        ({"images": IMAGES}, lambda f: f["images"].update(width=8), r"unusable images.width \(8\)"),
+        ({"images": IMAGES}, lambda f: f["images"].update(token_id=1 << 23), "unusable images.token_id"),
+        ({"images": IMAGES}, lambda f: f["images"].update(position_axes=2), "unusable images.position_axes"),
+        ({"images": IMAGES}, lambda f: f["images"].update(sees_whole_image="some"), "images.sees_whole_image"),
+        ({"images": IMAGES}, lambda f: f.update(attention="fast"), "unusable images"),
     ],
 )
-def test_unusable_speculators_and_stages_are_one_sentence(
+def test_unusable_speculators_images_and_stages_are_one_sentence(
     folder: Path, manifest: Fields, change: Callable[[Fields], object], sentence: str
 ) -> None:
     files = ModelPackage.open(folder).manifest.files
