@@ -8,7 +8,7 @@ import pytest
 from tests.conftest import ROOT
 
 CEILINGS = {  # lines of a room, raised only in the commit that says why
-    "runtime": ("*.py", 30_380),  # images; infill; embeddings; hostile; depth; first use; signatures
+    "runtime": ("*.py", 31_140),  # images; infill; embeddings; hostile; depth; first use; signatures
     "export": ("*.py", 20_816),  # embeddings; first use; split files; floats of 4 and 8 bits; IQ4
     "reader_edge": ("*.py", 20_341),  # budgets; infill; embeddings; hostile; first use; split files; signatures
     "wings": ("*.py", 3_650),

@@ -66,6 +66,10 @@ class PromptTooLongError(PromptError):
         self.max_context = max_context
 
 
+class ImageError(PromptError):
+    """An image cannot be decoded, is larger than one may be, or no model's tower takes it."""
+
+
 class ConversationError(PromptError):
     """A conversation holds what no chat template can be given. place: of it, as "messages[0].content"."""
 
