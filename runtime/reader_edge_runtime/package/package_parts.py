@@ -38,6 +38,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from reader_edge_runtime.package.images import ImageRules
 from reader_edge_runtime.untrusted.untrusted_json import Sha256, one_of
 
 SPECULATOR_GRAPH_NAME = "speculator.onnx"
@@ -85,14 +86,15 @@ VISION_WEIGHTS_NAME = "vision.onnx.data"
 class ImagesPart:
     """What a package says of the images that its model sees.
 
-    token_id: of the token that stands for one of an image. width: E. position_axes: 1, or 3 where a token has
-    positions of its row and its column in an image too.
+    token_id: of the token that stands for one of an image. width: E. rules: by which pixels become inputs.
+    position_axes: 1, or 3 where a token has positions of its row and its column in an image too.
     sees_whole_image: in which layers an image's tokens see later ones of it: in "none", in "all", or in the windowed
     ("sliding").
     """
 
     token_id: Annotated[int, Meta(ge=0, lt=1 << 24)]
     width: Annotated[int, Meta(ge=1, le=1 << 20)]
+    rules: ImageRules
     position_axes: Annotated[int, Meta(ge=1, le=3)] = 1
     sees_whole_image: Annotated[str, one_of("none", "all", "sliding")] = "none"
 

@@ -10,6 +10,7 @@ import pytest
 from msgspec import to_builtins
 
 from reader_edge_runtime.errors import ManifestError, PackageError
+from reader_edge_runtime.package.images import ImageRules
 from reader_edge_runtime.package.layer import Layer
 from reader_edge_runtime.package.manifest import MANIFEST_NAME, SUCCESSORS_NAME, Manifest, file_entry
 from reader_edge_runtime.package.manifest_file import read_manifest, write_manifest
@@ -104,7 +105,8 @@ def test_unusable_manifest_is_one_sentence(folder: Path, change: Callable[[Field
 
 
 PART = SpeculatorPart("eagle3", 1, 4, 2, 16, 48, 32, 4, (1, 0))
-IMAGES = ImagesPart(5, 16, 3, "sliding")
+RULES = ImageRules("gemma3", 14, 4, "bilinear", (0.5,) * 3, (0.5,) * 3, tile_size=896)
+IMAGES = ImagesPart(5, 16, RULES, 3, "sliding")
 STAGE = StagePart(1, 2, 0, 2, 16, "0a" * 32)
 
 
