@@ -198,7 +198,7 @@ class Answer:
         self.left_out = left_out
         reading = reading or OutputFormat()
         self.request = Request(prompt_token_ids, config, manifest, self._push, constraint=constraint, hints=hints)
-        self._stream = TextStream(tokenizer, self.request.token_ids, config.stop, reading.kept)
+        self._stream = TextStream(tokenizer, self.request.drafted_ids, config.stop, reading.kept)
         kept_ends = reading.kept.keys() - set(config.stop_token_ids)
         self._left_out = self.request.stop_token_ids - kept_ends  # of the text
         self._thinking = reading.reader()

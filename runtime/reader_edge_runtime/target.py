@@ -3,10 +3,23 @@
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from reader_edge_runtime.arrays import Float32Array, Int64Array
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.forward_result import ForwardResult
 from reader_edge_runtime.package.manifest import Manifest
+
+
+class ImageRows(NamedTuple):
+    """What a pass over one chain of N tokens of a prompt with images reads besides their ids.
+
+    indices: int64 (N,), of each the row of features that it has in place of its embedding; -1 of a text's. features:
+    float32 (K, E), K at least 1. positions: int64 (3, N), rotary ones of time, row and column.
+    """
+
+    indices: Int64Array
+    features: Float32Array
+    positions: Int64Array
 
 
 class Pass(NamedTuple):
@@ -19,6 +32,8 @@ class Pass(NamedTuple):
     wants_hidden_states, wants_layer_states: refused with ProviderError by a target whose graph does not report them.
     num_before: so many first nodes of each tree have KV rows from passes before, behind the committed ones; the others
     alone are scored, and reported on. Of models without recurrent layers.
+    images: of a model that sees images, what a chain of a prompt with some reads of them. shifts: of other passes of
+    such a model, what a row's number is moved by to give its rotary position, for each tree; empty: by nothing.
     """
 
     first_slot: int
@@ -30,6 +45,8 @@ class Pass(NamedTuple):
     num_kept: int = 0
     wants_layer_states: bool = False
     num_before: int = 0
+    images: ImageRows | None = None
+    shifts: Sequence[int] = ()
 
 
 class Target(Protocol):

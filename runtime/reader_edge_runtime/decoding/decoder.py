@@ -276,7 +276,7 @@ class Decoder:
             has_scores = b in plan.drafts or self.drafter.wants_layer_states  # of which none may be missing
             if has_scores and request.drafter is not None:
                 with request.catching_errors():
-                    root = len(request.token_ids) - len(verification.token_ids) - 1
+                    root = len(request.drafted_ids) - len(verification.token_ids) - 1
                     vocab_size = self.target.manifest.vocab_size
                     request.drafter.observe(scored.result.scored(b, tree, range(len(tree)), root, vocab_size))
 

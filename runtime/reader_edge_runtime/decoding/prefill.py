@@ -10,6 +10,7 @@ from reader_edge_runtime.decoding.scorer import Scorer
 from reader_edge_runtime.decoding.slots import LOOSE_END, KeptText, Slots
 from reader_edge_runtime.decoding.verification import Verification
 from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.forward_result import ForwardResult
 
 _MOST_AT_ONCE = 2  # budgets: answers whose drafts were refused wait for them as well
 
@@ -61,8 +62,9 @@ class Prefill:
         length = cache.lengths[slot]
         if length == request.prefill_end:
             return 0
-        is_read = request.is_reading_prompt
-        tree = DraftTree.chain(request.token_ids[length : self._chunk_end(request, length)])
+        is_read, images = request.is_reading_prompt, request.images
+        token_ids = request.token_ids[length : self._chunk_end(request, length)]
+        tree = DraftTree.chain(token_ids if images is None else images.graph_ids(token_ids))
         rows = planner.prompt_rows(request, length, len(tree), self._num_wanted_rows())
         is_again = request.num_output_tokens > 0
         is_last = length + len(tree) == request.prefill_end
@@ -71,9 +73,13 @@ class Prefill:
         choosers = [request] if (is_last and not is_again) or is_read else []
         num_left = request.prefill_end - length - len(tree)
         is_learned = (
-            request.drafter is not None and not is_again and num_left < self._scorer.drafter.num_harvested_states
+            request.drafter is not None
+            and not is_again
+            and images is None
+            and num_left < self._scorer.drafter.num_harvested_states
         )
-        result = self._scorer.score(slot, [tree], [scored], choosers, num_kept, is_learned)
+        image_rows = None if images is None else images.rows(length, length + len(tree))
+        result = self._scorer.score(slot, [tree], [scored], choosers, num_kept, is_learned, image_rows)
         cache.commit(slot, range(len(tree)))
         prompt = KeptText(request.token_ids[: request.prefill_end], request.config.cache_salt)
         self._slots.note_chunk(length, prompt)
@@ -87,9 +93,22 @@ class Prefill:
             request.acceptance.read_prompt(result, len(rows) - 1)
             self._scorer.take_choice(request, result, len(rows) - 1)
         if request.drafter is not None:
-            vocab_size = self._scorer.target.manifest.vocab_size
-            request.drafter.observe(result.scored(0, tree, rows, length, vocab_size))
+            self._learn(request, result, tree, rows, length)
         return len(tree)
+
+    def _learn(self, request: Request, result: ForwardResult, tree: DraftTree, rows: range, length: int) -> None:
+        """Let the drafter know a chunk's scores; behind an image, those of the text that follows it."""
+        assert request.drafter is not None
+        if request.images is not None:
+            first = request.images.text_start(length, length + len(tree)) - length
+            result = result.from_row(max(first - rows.start, 0))
+            rows = range(max(rows.start - first, 0), len(tree) - first)
+            if not rows:
+                return
+            length += first - request.images.num_before(length + first)
+            tree = DraftTree.chain(tree.token_ids[first:])
+        vocab_size = self._scorer.target.manifest.vocab_size
+        request.drafter.observe(result.scored(0, tree, rows, length, vocab_size))
 
     def _chunk_end(self, request: Request, length: int) -> int:
         size = self._chunk_tokens or self._scorer.target.prefill_chunk(length)

@@ -15,6 +15,7 @@ import numpy as np
 from reader_edge_runtime.arrays import Array
 from reader_edge_runtime.cache import Cache, SlotContents, TextState
 from reader_edge_runtime.decoding.prefix_files import PrefixFiles
+from reader_edge_runtime.decoding.prompt_images import FIRST_IMAGE_ID, ID_BYTES
 from reader_edge_runtime.decoding.slot_arrays import arrays_of, contents_of
 from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.errors import ConfigError
@@ -163,13 +164,26 @@ class PrefixCache:
 
     def _names(self, token_ids: list[int], salt: str, num_chunks: int) -> list[bytes]:
         """Of the first chunks of a text, so many."""
-        digest, tokens = self._root(salt), np.array(token_ids[: num_chunks * CHUNK], "<i4")
-        names = []
-        for chunk in tokens.reshape(num_chunks, CHUNK):
-            digest = hashlib.sha256(digest + chunk.tobytes()).digest()
+        digest, names = self._root(salt), []
+        for chunk in _encoded_chunks(token_ids[: num_chunks * CHUNK]):
+            digest = hashlib.sha256(digest + chunk).digest()
             names.append(digest)
         return names
 
     def _root(self, salt: str) -> bytes:
         """Where the chains of a salt's texts begin."""
         return hashlib.sha256(self._fingerprint + salt.encode("utf-8", "surrogatepass")).digest()
+
+
+def _encoded_chunks(token_ids: list[int]) -> list[bytes]:
+    """Whole chunks of a text as bytes: those with tokens of images as longer numbers than others."""
+    try:
+        return [chunk.tobytes() for chunk in np.array(token_ids, "<i4").reshape(-1, CHUNK)]
+    except OverflowError:
+        chunks = [token_ids[start : start + CHUNK] for start in range(0, len(token_ids), CHUNK)]
+        return [
+            b"".join(each.to_bytes(ID_BYTES, "little") for each in chunk)
+            if max(chunk) >= FIRST_IMAGE_ID
+            else np.array(chunk, "<i4").tobytes()
+            for chunk in chunks
+        ]

@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from reader_edge_runtime.config import GenerationConfig, SamplingConfig
+from reader_edge_runtime.decoding.prompt_images import FIRST_IMAGE_ID, EncodedImage, PromptImages
 from reader_edge_runtime.decoding.sampling.constraint import Constraint
 from reader_edge_runtime.decoding.sampling.sampler import Sampler, TokenLogprob, token_logprob
 from reader_edge_runtime.draft_tree import DraftTree
@@ -27,12 +28,14 @@ class Request:
     """Prompt and answer of one request.
 
     token_ids: prompt, then answer; all but the last (the pending token) have KV rows once decoding runs. This list is
-    the request's one text: drafters and tools hold it, and positions in it.
+    the request's one text: drafters and tools hold it, and positions in it; those of images have ids of their own.
+    drafted_ids: what drafters and penalties get of it, which is the same list where it has no images. images: those of
+        the prompt; None where it has none.
     max_length: tokens that prompt and answer have at most. stop_token_ids: those that end the answer.
     takes_best: whether the best token is the choice. needs_logits: whether choosing takes whole rows of logits.
     acceptance: which token is emitted behind a node of a draft. sampling: of the config; greedy where it has none.
     logprobs: of each token of the answer, where the config wants them. prompt_logprobs: of each prompt
-        token that was scored, where the config wants them; None for the first, which follows nothing.
+        token that was scored, where the config wants them; None for the first, which follows nothing, and of images.
     sources: what drafted each token of the answer, "" where nothing did; it may end before the answer does.
     finish_reason: None while it runs; "stop" after an end token, a stop string or a constraint's end, "length" at
         max_tokens, "context" at the model's limit, "cancelled" when the caller gave up, "error" when something of this
@@ -51,17 +54,22 @@ class Request:
         sampler: Sampler | None = None,
         constraint: Constraint | None = None,
         hints: DraftHints = NO_HINTS,
+        images: Sequence[EncodedImage] = (),
     ) -> None:
         """is_stop: gets each emitted token, True ends the answer. sampler: in place of what config.sampling describes.
-        hints: what is known of the answer, to draft from.
+        hints: what is known of the answer, to draft from. images: of the prompt, in its order.
 
         Raises PromptError or ConfigError.
         """
-        self.token_ids = _checked(prompt_token_ids, manifest)
+        self.token_ids = self.drafted_ids = _checked(prompt_token_ids, manifest)
+        self.images: PromptImages | None = None
+        if manifest.images is not None and images:
+            self.images = PromptImages(self.token_ids, images, manifest.images)
+            self.token_ids, self.drafted_ids = self.images.token_ids, self.images.token_ids.texts
         self.num_prompt_tokens = len(self.token_ids)
         self.config = config
         self.sampling = config.sampling or SamplingConfig()
-        self.sampler = sampler or Sampler(self.sampling, manifest.vocab_size, self.token_ids)
+        self.sampler = sampler or Sampler(self.sampling, manifest.vocab_size, self.drafted_ids)
         self.constraint = constraint
         self.takes_best = self.sampler.takes_best
         self.acceptance = rule = config.acceptance
@@ -95,6 +103,12 @@ class Request:
     @property
     def is_running(self) -> bool:
         return self.finish_reason is None
+
+    @property
+    def prompt_token_ids(self) -> list[int]:
+        """The prompt, with the vocabulary's id for an image at each of its tokens."""
+        token_ids = self.token_ids[: self.num_prompt_tokens]
+        return token_ids if self.images is None else self.images.graph_ids(token_ids)
 
     @property
     def output_token_ids(self) -> list[int]:
@@ -193,7 +207,8 @@ class Request:
         followers = self.token_ids[first + 1 : first + 1 + num_rows]
         for row, token_id in enumerate(followers):
             logits, num_top = result.wanted_logits[0, row], self.config.num_top_logprobs
-            self.prompt_logprobs.append(token_logprob(logits, token_id, num_top))
+            is_text = token_id < FIRST_IMAGE_ID
+            self.prompt_logprobs.append(token_logprob(logits, token_id, num_top) if is_text else None)
 
     def emit(self, token_id: int) -> bool:
         """Add one token to the answer; True when it is the last."""
@@ -236,7 +251,8 @@ class Request:
         if self._hints:
             self.estimate = AcceptanceEstimate()
         temperature, salt = self.sampling.temperature, self.config.cache_salt
-        self.drafter = drafter.begin(RequestContext(self.token_ids, self._hints, temperature, salt))
+        context = RequestContext(self.drafted_ids, self._hints, temperature, salt, self.images is not None)
+        self.drafter = drafter.begin(context)
 
     def prepare(self) -> None:
         """Have made meanwhile what the choice after a pass takes."""

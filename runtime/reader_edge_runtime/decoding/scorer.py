@@ -13,7 +13,7 @@ from reader_edge_runtime.decoding.verification import Verification, walk
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.forward_result import ForwardResult
-from reader_edge_runtime.target import InFlightPass, Pass, PipelinedTarget, Target
+from reader_edge_runtime.target import ImageRows, InFlightPass, Pass, PipelinedTarget, Target
 
 
 class ScoredTrees:
@@ -76,12 +76,14 @@ class Scorer:
         choosers: Sequence[Request],
         num_kept: int,
         is_learned: bool = True,
+        images: ImageRows | None = None,
     ) -> ForwardResult:
-        """Score trees, and ask for what these requests need to choose from them. num_kept: see `Pass`.
+        """Score trees, and ask for what these requests need to choose from them. num_kept, images: see `Pass`.
 
         is_learned: whether the drafter gets layer states.
         """
         wanted = self._wanted(first_slot, trees, rows, choosers, num_kept)
+        wanted = wanted if images is None else wanted._replace(images=images, shifts=())
         wanted = wanted if is_learned else wanted._replace(wants_layer_states=False)
         return self.target.forward(self.cache, wanted)
 
@@ -108,7 +110,10 @@ class Scorer:
             wants_scores |= request.config.is_scored or request.acceptance.wants_log_sum_exp
             wants_hidden_states |= request.acceptance.wants_hidden_states
         wanted = Pass(first_slot, trees, rows, wants_logits, wants_scores, wants_hidden_states, num_kept)
-        return wanted._replace(wants_layer_states=self.drafter.wants_layer_states)
+        wanted = wanted._replace(wants_layer_states=self.drafter.wants_layer_states)
+        if self.target.manifest.images is None:
+            return wanted
+        return wanted._replace(shifts=[each.images.shift if each.images is not None else 0 for each in choosers])
 
     def walk(
         self, request: Request, scored: ScoredTrees, b: int, near_tie_margin: float, start: int = 0

@@ -15,8 +15,16 @@ import numpy as np
 from reader_edge_runtime.array_file import MAX_BYTES, ArrayFormat
 from reader_edge_runtime.arrays import Array
 from reader_edge_runtime.decoding.decoder import Decoder
+from reader_edge_runtime.decoding.prompt_images import (
+    DIGEST_BYTES,
+    FIRST_IMAGE_ID,
+    MAX_IMAGE_TOKENS,
+    image_token,
+    image_token_id,
+)
 from reader_edge_runtime.decoding.slot_arrays import MAX_PLACES, arrays_of, contents_of
 from reader_edge_runtime.errors import CapacityError, DraftError, PromptError, SessionError
+from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.text.conversation import Message
 from reader_edge_runtime.text.conversation_check import sound_messages
 
@@ -53,7 +61,7 @@ def save_session(
     arrays: dict[str, Array] = {
         "messages": np.frombuffer(encoded, np.uint8),
         "lengths": np.array([len(text) for text in texts], np.int32),
-        "token_ids": np.array([token_id for text in texts for token_id in text], np.int32),
+        **_id_arrays([token_id for text in texts for token_id in text]),
     }
     for slot, text in enumerate(texts):
         if text:
@@ -127,6 +135,43 @@ def _messages(encoded: Array) -> list[Message]:
         raise ValueError("its messages are none") from None
 
 
+def _id_arrays(token_ids: Sequence[int]) -> dict[str, Array]:
+    """Token ids of texts; one of an image is -1 - n, where n is that of its digest, and has its number in order."""
+    if max(token_ids, default=0) < FIRST_IMAGE_ID:
+        return {"token_ids": np.array(token_ids, np.int32)}
+    digests: dict[bytes, int] = {}
+    numbers, plain = [], []
+    for token_id in token_ids:
+        if token_id >= FIRST_IMAGE_ID:
+            digest, number = image_token(token_id)
+            numbers.append(number)
+            token_id = -1 - digests.setdefault(digest, len(digests))
+        plain.append(token_id)
+    return {
+        "token_ids": np.array(plain, np.int32),
+        "image_tokens": np.array(numbers, np.int32),
+        "images": np.frombuffer(b"".join(digests), np.uint8),
+    }
+
+
+def _with_own_ids(token_ids: Array, arrays: Mapping[str, Array], manifest: Manifest) -> list[int]:
+    """What `_id_arrays` was given. Raises KeyError or ValueError for what it could not have been."""
+    ids: list[int] = token_ids.tolist()
+    if not np.any(token_ids < 0):
+        return ids
+    numbers, digests = arrays["image_tokens"], arrays["images"].tobytes()
+    is_sound = numbers.dtype == np.int32 and numbers.shape == (np.count_nonzero(token_ids < 0),)
+    is_sound = is_sound and bool(np.all((numbers >= 0) & (numbers < MAX_IMAGE_TOKENS)))
+    if manifest.images is None or not is_sound or np.any(token_ids < -(len(digests) // DIGEST_BYTES)):
+        raise ValueError("its images are none")
+    left = iter(numbers.tolist())
+    starts = [(-1 - token_id) * DIGEST_BYTES for token_id in ids]
+    return [
+        token_id if token_id >= 0 else image_token_id(digests[start : start + DIGEST_BYTES], next(left))
+        for token_id, start in zip(ids, starts, strict=True)
+    ]
+
+
 def _texts(arrays: Mapping[str, Array], decoder: Decoder) -> list[list[int]]:
     """The tokens that each slot holds."""
     lengths, token_ids, manifest = arrays["lengths"], arrays["token_ids"], decoder.target.manifest
@@ -136,6 +181,7 @@ def _texts(arrays: Mapping[str, Array], decoder: Decoder) -> list[list[int]]:
     if len(lengths) > decoder.config.max_batch:
         raise CapacityError(f"it holds {len(lengths)} texts, so max_batch must be that at least.")
     is_sized = np.all((lengths >= 0) & (lengths <= manifest.max_context)) and lengths.sum() == len(token_ids)
-    if not is_sized or not np.all((token_ids >= 0) & (token_ids < manifest.vocab_size)):
+    if not is_sized or not np.all(token_ids < manifest.vocab_size):
         raise ValueError("its texts are none of this model")
-    return [part.tolist() for part in np.split(token_ids, np.cumsum(lengths)[:-1])] if len(lengths) else []
+    own_ids, ends = _with_own_ids(token_ids, arrays, manifest), np.cumsum(lengths).tolist()
+    return [own_ids[end - length : end] for end, length in zip(ends, lengths.tolist(), strict=True)]

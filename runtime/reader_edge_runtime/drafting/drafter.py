@@ -17,13 +17,14 @@ class RequestContext(NamedTuple):
 
     token_ids: the request's own list, the prompt, which grows by the answer; drafting only reads it. temperature: at
     which the answer's tokens are drawn; 0 where each is the best. salt: `GenerationConfig.cache_salt`; drafts hold
-    nothing of requests that have another.
+    nothing of requests that have another. has_images: whether the prompt has some, of which token_ids have nothing.
     """
 
     token_ids: Sequence[int]
     hints: DraftHints = NO_HINTS
     temperature: float = 0.0
     salt: str = ""
+    has_images: bool = False
 
 
 class RequestDrafter:

@@ -1,6 +1,7 @@
 """The graph's inputs besides the KV cache: token ids, positions, masks. Plain numpy, for any engine of execution."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,7 @@ from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.package.manifest import MASKED, Manifest
+from reader_edge_runtime.package.package_parts import ImagesPart
 from reader_edge_runtime.target import Pass
 
 Inputs = dict[str, npt.NDArray[np.generic]]
@@ -69,6 +71,8 @@ def prepare_inputs(cache: Cache, wanted: Pass, manifest: Manifest, min_rows: int
         inputs |= _recurrent_inputs(cache, wanted, num_nodes)
     if manifest.sliding_window is not None:
         inputs["tree_mask_sliding"] = _windowed(mask, positions, lengths, manifest.sliding_window)
+    if manifest.images is not None:
+        inputs |= _image_inputs(wanted, inputs["position_ids"], manifest.images)
     return inputs
 
 
@@ -90,6 +94,26 @@ def _recurrent_inputs(cache: Cache, wanted: Pass, num_nodes: int) -> Inputs:
         "parents": parents,
         "num_kept": np.array([min(wanted.num_kept, len(tree)) for tree in wanted.trees], np.int64),
         "num_pending": np.array([cache.num_pending(slot) for slot in slots], np.int64),
+    }
+
+
+def _image_inputs(wanted: Pass, positions: npt.NDArray[Any], images: ImagesPart) -> Inputs:
+    """Rows of features, and rotary positions, which are other than those that windows and masks count by.
+
+    positions: int64 (B, N), of rows. Padding is the last node again.
+    """
+    index, features = np.full(positions.shape, -1, np.int64), np.zeros((1, images.width), np.float32)
+    rotary = positions + np.array(wanted.shifts, np.int64)[:, None] if wanted.shifts else positions
+    axes = np.broadcast_to(rotary, (3, *rotary.shape))
+    if (rows := wanted.images) is not None:
+        num_padding = positions.shape[1] - len(rows.indices)
+        index, features = np.pad(rows.indices, (0, num_padding), mode="edge")[None], rows.features
+        axes = np.pad(rows.positions, ((0, 0), (0, num_padding)), mode="edge")[:, None]
+    position_ids = axes if images.position_axes == 3 else axes[0]
+    return {
+        "image_index": index,
+        "image_features": np.ascontiguousarray(features),
+        "position_ids": np.ascontiguousarray(position_ids),
     }
 
 

@@ -66,10 +66,15 @@ def open_target(package: ModelPackage, config: EngineConfig) -> Target:
     check_is_whole(package)
     if package.addresses:
         return open_pipeline(package, config)
-    if config.provider is None:
+    if package.manifest.images is not None and config.provider not in (None, "cpu"):
+        raise ProviderError(
+            f"'{package.folder}' sees images, which runs on a CPU alone: leave --provider {config.provider} out, or "
+            "export with --no-images."
+        )
+    if config.provider is None and package.manifest.images is None:
         found = next(each for each in PROVIDERS.values() if each.suits(package) and each.obstacle() is None)
     else:
-        found = named_provider(config.provider)
+        found = named_provider(config.provider or "cpu")
         obstacle = found.obstacle() if found.suits(package) else None  # it opens no other package, and says why
         if obstacle is not None:
             raise ProviderError(obstacle)

@@ -98,7 +98,7 @@ class AnswerStream:
     def prompt_token_ids(self) -> list[int]:
         """The prompt as the model reads it; empty before it was requested."""
         request = None if self._answer is None else self._answer.request
-        return [] if request is None else request.token_ids[: request.num_prompt_tokens]
+        return [] if request is None else request.prompt_token_ids
 
     @property
     def num_read_tokens(self) -> int:

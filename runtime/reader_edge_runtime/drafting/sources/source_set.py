@@ -36,6 +36,9 @@ class RequestSources:
         self.states: list[RequestDrafter | None] = []
         self._names = [source.name for source in sources]
         for source in sources:
+            if context.has_images and source.wants_layer_states:  # those of images are of no text
+                self.states.append(None)
+                continue
             state = _tried(source.name, lambda source: source.begin(context), source)
             if isinstance(state, DraftError):
                 self.fault = state

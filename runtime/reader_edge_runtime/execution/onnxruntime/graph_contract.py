@@ -23,6 +23,11 @@ def input_tensors(manifest: Manifest, num_trees: int, num_nodes: int, num_visibl
     if manifest.stage is not None and not manifest.stage.is_first:
         del tensors["input_ids"]
         tensors[HANDED_IN] = "float32", (num_trees, num_nodes, manifest.stage.width)
+    if (images := manifest.images) is not None:
+        tensors["image_index"] = tensors["input_ids"]
+        tensors["image_features"] = "float32", (1, images.width)
+        axes = (3,) * (images.position_axes == 3)
+        tensors["position_ids"] = "int64", (*axes, num_trees, num_nodes)
     if manifest.has_states:
         tensors["parents"] = "int64", (num_trees, num_nodes)
         tensors["num_kept"] = tensors["num_pending"] = "int64", (num_trees,)

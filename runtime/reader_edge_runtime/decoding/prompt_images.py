@@ -1,0 +1,133 @@
+"""Images in a prompt: the ids of their tokens, what passes read in place of embeddings, and rotary positions.
+
+An image's token has an id of its own, made of a digest of the image and the token's number in it: texts that differ in
+an image differ in their ids, so that nothing that compares texts takes one image's rows for another's. No vocabulary
+reaches these ids, and nothing but decoding sees them: drafters and penalties get the text without images.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from reader_edge_runtime.arrays import Float32Array, Int64Array
+from reader_edge_runtime.errors import PromptError
+from reader_edge_runtime.package.package_parts import ImagesPart
+from reader_edge_runtime.target import ImageRows
+
+DIGEST_BYTES = 32
+ID_BYTES = DIGEST_BYTES + 4
+_NUMBER_BITS = 20
+MAX_IMAGE_TOKENS = 1 << _NUMBER_BITS
+_MARK = 1 << 8 * DIGEST_BYTES  # above every digest, so that an id tells that it is one
+FIRST_IMAGE_ID = _MARK << _NUMBER_BITS
+
+
+def image_token_id(digest: bytes, number: int) -> int:
+    """The id of an image's token. digest: SHA-256 of all that its features come from."""
+    return (_MARK | int.from_bytes(digest)) << _NUMBER_BITS | number
+
+
+def image_token(token_id: int) -> tuple[bytes, int]:
+    """Digest and number of the token that has such an id."""
+    digest = (token_id >> _NUMBER_BITS) - _MARK
+    return digest.to_bytes(DIGEST_BYTES), token_id & (MAX_IMAGE_TOKENS - 1)
+
+
+class EncodedImage(NamedTuple):
+    """digest: see `image_token_id`. rows, columns: of its tokens, for positions. features: float32 (L, E)."""
+
+    digest: bytes
+    rows: int
+    columns: int
+    features: Float32Array
+
+
+class OwnIds(list[int]):
+    """A request's text, whose image tokens have ids of their own. texts: the same without them, as it grows."""
+
+    def __init__(self, token_ids: Sequence[int]) -> None:
+        super().__init__(token_ids)
+        self.texts = [token_id for token_id in token_ids if token_id < FIRST_IMAGE_ID]
+
+    def append(self, token_id: int) -> None:
+        super().append(token_id)
+        self.texts.append(token_id)
+
+
+class PromptImages:
+    """Where a prompt has its images, and what passes over it read of them.
+
+    token_ids: the prompt with ids of their own. shift: what a row's number is moved by behind the prompt, to give its
+    rotary position: with three axes an image takes as many positions as it has rows or columns, whichever are more
+    (Qwen2-VL, Wang et al., 2024).
+    """
+
+    def __init__(self, prompt_token_ids: Sequence[int], images: Sequence[EncodedImage], about: ImagesPart) -> None:
+        """prompt_token_ids: those that a vocabulary has, with the image's one at each token of an image.
+
+        Raises PromptError where the tokens are not as many as the images have, or where no text follows.
+        """
+        ids = np.array(prompt_token_ids, np.int64)
+        places = np.flatnonzero(ids == about.token_id)
+        num_wanted = sum(len(image.features) for image in images)
+        if len(places) != num_wanted:
+            raise PromptError(
+                f"The prompt has {len(places)} tokens of images, but its {len(images)} images have {num_wanted}: leave "
+                "out of the texts what stands for an image."
+            )
+        if len(places) and places[-1] == len(ids) - 1:
+            raise PromptError("The prompt ends with an image: say behind it what is to be answered.")
+        own = [image_token_id(image.digest, number) for image in images for number in range(len(image.features))]
+        token_ids = list(map(int, prompt_token_ids))
+        for place, token_id in zip(places.tolist(), own, strict=True):
+            token_ids[place] = token_id
+        self.token_ids = OwnIds(token_ids)
+        self._token_id = about.token_id
+        self._index: Int64Array = np.full(len(ids), -1, np.int64)
+        self._index[places] = np.arange(len(places))
+        self._features = np.concatenate([image.features for image in images])
+        self._positions = np.tile(np.arange(len(ids)), (3, 1))
+        if about.position_axes == 3:
+            _move_positions(self._positions, places, images)
+        self.shift = int(self._positions[0, -1]) - len(ids) + 1
+
+    def graph_ids(self, token_ids: Sequence[int]) -> list[int]:
+        """Ids that the graph takes in place of these."""
+        return [self._token_id if token_id >= FIRST_IMAGE_ID else token_id for token_id in token_ids]
+
+    def num_before(self, end: int) -> int:
+        """How many of the text's first tokens, so many, are of images."""
+        return int(np.count_nonzero(self._index[:end] >= 0))
+
+    def text_start(self, start: int, end: int) -> int:
+        """Where the text behind the last image begins, of the tokens from start to end."""
+        places = np.flatnonzero(self._index[start:end] >= 0)
+        return start + int(places[-1]) + 1 if len(places) else start
+
+    def rows(self, start: int, end: int) -> ImageRows:
+        """What a pass over the text's tokens from start to end reads, be they of the prompt or of its answer."""
+        index, positions = self._index[start:end], self._positions[:, start:end]
+        num_further = end - start - len(index)
+        if num_further:
+            index = np.concatenate([index, np.full(num_further, -1, np.int64)])
+            further = np.arange(end - num_further, end) + self.shift
+            positions = np.concatenate([positions, np.tile(further, (3, 1))], 1)
+        named = index[index >= 0]
+        if not len(named):
+            return ImageRows(index, self._features[:1], positions)
+        first = int(named[0])
+        return ImageRows(np.where(index >= 0, index - first, -1), self._features[first : int(named[-1]) + 1], positions)
+
+
+def _move_positions(positions: Int64Array, places: Int64Array, images: Sequence[EncodedImage]) -> None:
+    """Give an image's tokens positions of time, row and column, and the text behind it those that follow them."""
+    first = 0
+    for image in images:
+        size = len(image.features)
+        begin, end = int(places[first]), int(places[first + size - 1]) + 1
+        start = int(positions[0, begin])
+        number = np.arange(size)
+        positions[:, begin:end] = start + np.stack([0 * number, number // image.columns, number % image.columns])
+        positions[:, end:] = start + max(image.rows, image.columns) + np.arange(positions.shape[1] - end)
+        first += size
