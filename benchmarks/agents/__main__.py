@@ -14,22 +14,20 @@ from pathlib import Path
 
 from benchmarks.agents import clock, llama_cpp
 from benchmarks.agents.clock import TurnTime
-from benchmarks.agents.pass_table import read_table
+from benchmarks.agents.pass_table import MEASURED, read_table
 from benchmarks.agents.replay import Replayed, replay, workspace_index
 from benchmarks.agents.sessions import FOLDER, Turn, read_session
 from benchmarks.peers.tables import table
 from reader_edge.models.model_source import find_package, load_tokenizer
 from reader_edge_runtime.package.model_package import ModelPackage
 
-_PASSES = Path(__file__).with_name("passes")
-_TABLES = [f"{size.upper()} shape={_PASSES / f'qwen2.5-{size}.json'}" for size in ("3b", "7b")]
 _SPEEDS = ("plain, tokens/s", "drafted", "with workspace", "drafted / plain", "workspace / plain")
 _HEAD = ("answers", "context", "tokens", *_SPEEDS)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--table", nargs="*", default=_TABLES, metavar="NAME=TABLE.json")
+    parser.add_argument("--table", nargs="*", default=MEASURED, metavar="NAME=TABLE.json")
     parser.add_argument("--tokenizer", default="smollm2:135m")
     parser.add_argument("--model", default="smollm2:135m")
     parser.add_argument("--rounds", type=int, default=3)

@@ -94,7 +94,7 @@ def run_turn(engine: Engine, recorded: Recorded, turn: Turn, num_tokens: int, is
     return result.stats
 
 
-def sessions(package: Path, turns: Sequence[Turn], rounds: int) -> Iterator[TurnTime]:
+def sessions(package: Path, turns: Sequence[Turn], rounds: int, arms: Sequence[str] = ARMS) -> Iterator[TurnTime]:
     """Whole sessions of each arm, interleaved; each session begins with nothing kept."""
     with tempfile.TemporaryDirectory() as folder:
         make_project(Path(folder))
@@ -102,7 +102,7 @@ def sessions(package: Path, turns: Sequence[Turn], rounds: int) -> Iterator[Turn
         with loaded(package) as without, loaded(package, sources=workspace) as beside:
             engines = dict(zip(ARMS, (without, without, beside), strict=True))
             for turn in range(rounds):
-                for arm in ARMS[turn % len(ARMS) :] + ARMS[: turn % len(ARMS)]:
+                for arm in (*arms[turn % len(arms) :], *arms[: turn % len(arms)]):
                     engine, recorded = engines[arm]
                     engine.forget()
                     for number, each in enumerate(turns):

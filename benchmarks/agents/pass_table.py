@@ -19,6 +19,9 @@ from reader_edge_runtime.measuring.pass_cost import PassCost, bounded
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass
 
+_PASSES = Path(__file__).with_name("passes")
+MEASURED = [f"{size.upper()} shape={_PASSES / f'qwen2.5-{size}.json'}" for size in ("3b", "7b")]
+
 
 def read_table(path: Path) -> PassCost:
     values = json.loads(path.read_text("utf-8"))

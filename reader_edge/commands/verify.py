@@ -25,6 +25,13 @@ from reader_edge.terminal.shell_completion import MODEL
     help="Most minutes of the proof; the default sources come first. 0 compares every combination and prompt.",
 )
 @click.option(
+    "--past",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Tokens before each answer: texts of other prompts stand before its own. Where the context holds fewer, "
+    "answers go on to its end. Prompts take longer then: give more --minutes.",
+)
+@click.option(
     "--certificate",
     type=options.FILE_PATH,
     help="Write what was proven to FILE, as JSON, for others. A FILE that is there is checked instead, by a sample.",
@@ -39,6 +46,7 @@ def verify(
     prompts: Path | None,
     max_tokens: int,
     minutes: float,
+    past: int,
     certificate: Path | None,
     sources: "reader_edge.DraftSources",
     engine_config: "reader_edge.EngineConfig",
@@ -96,7 +104,7 @@ def verify(
         listener = ProofListener(
             on_progress, lambda seconds: click.echo(estimate_sentence(seconds, budget.seconds), err=True)
         )
-        report = prove(engine, questions, max_tokens, further, budget, listener)
+        report = prove(engine, questions, max_tokens, further, budget, listener, past=past)
     if certificate is not None:
         write_certificate(certificate, engine, report, max_tokens)
         click.echo(visible(f"The certificate is '{certificate}'."), err=True)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import chain, cycle, islice
 
 from reader_edge.verify.logit_comparer import PlainAnswer, digest
-from reader_edge.verify.variants import Variant
+from reader_edge.verify.variants import WIDEST_BATCH, Variant
 from reader_edge_runtime import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.acceptance import EXACT, AcceptanceRule
 from reader_edge_runtime.assembly import make_decoder
@@ -28,6 +28,22 @@ _FURTHER_SAMPLINGS = (
 def usual_sampling(manifest: Manifest) -> SamplingConfig:
     """How sampled answers are drawn: as users get them, by what the package recommends, but for the seed."""
     return chosen_sampling(manifest.sampling, {"seed": 0}) if manifest.sampling.get("temperature") else _SAMPLED
+
+
+def behind_long_texts(
+    prompts: Sequence[tuple[int, ...]], past: int, max_context: int, max_tokens: int
+) -> list[tuple[int, ...]]:
+    """Each prompt behind so much of others that about `past` tokens stand before its answer: a few more or fewer, so
+    that batches are ragged. Where the context holds fewer, its end cuts each answer to about half."""
+    most = min(past, max_context - max(1, max_tokens // 2))
+    return [_behind_others(prompts, i, most - i % WIDEST_BATCH) for i in range(len(prompts))]
+
+
+def _behind_others(prompts: Sequence[tuple[int, ...]], which: int, length: int) -> tuple[int, ...]:
+    """A prompt behind others, of so many tokens in all; as it is where it is as long."""
+    prompt = prompts[which]
+    before = cycle(chain(*prompts[which:], *prompts[:which]))
+    return (*islice(before, max(0, length - len(prompt))), *prompt)
 
 
 class PlainAnswers:
@@ -103,12 +119,8 @@ class PlainAnswers:
 
     def _long_prompt(self, question: int) -> tuple[int, ...]:
         """A prompt behind so much of others that it takes several chunks."""
-        prompt = self._prompts[question]
         length = min(_LONG_PROMPT, self._target.manifest.max_context - self.max_tokens)
-        if len(prompt) >= length:
-            return prompt
-        before = cycle(chain(*self._prompts[question:], *self._prompts[:question]))
-        return (*islice(before, length - len(prompt)), *prompt)
+        return _behind_others(self._prompts, question, length)
 
     def _unanswered(
         self, question: int, prompt: tuple[int, ...], sampling: SamplingConfig, chunk: int = 0

@@ -17,7 +17,7 @@ from reader_edge.prompts import EvalPrompt
 from reader_edge.verify.arrivals import Arrival, StepDecoder, all_at_once, at_random, decode, num_at_random
 from reader_edge.verify.drafters import DrafterMaker, HostileSource, RandomWidths, SharedDrafters
 from reader_edge.verify.logit_comparer import LogitComparer, PlainAnswer, Tally, WatchedTarget
-from reader_edge.verify.plain_answers import ARRIVING_CHUNK, FEW_TOKENS, PlainAnswers
+from reader_edge.verify.plain_answers import ARRIVING_CHUNK, FEW_TOKENS, PlainAnswers, behind_long_texts
 from reader_edge.verify.result import ProofReport
 from reader_edge.verify.variants import Job, TimeBudget, schedule, settings
 from reader_edge_runtime import DraftConfig, Engine, GenerationConfig, SamplingConfig
@@ -55,13 +55,15 @@ def prove(
     budget: TimeBudget | None = None,
     listener: ProofListener | None = None,
     acceptance: AcceptanceRule = EXACT,
+    past: int = 0,
 ) -> ProofReport:
     """Compare drafted with plain decoding on an engine's model; the engine's own cache and drafter are left alone.
 
     further: sources beside those that every engine has; each gets runs of its own, and several get runs together.
     budget: None takes all the time there is. An interrupt ends the proof early, and what was covered is reported.
-    acceptance: what drafted answers are decoded by. Raises PromptError, ConfigError, or ProofError for a rule that is
-    not exact, and where no draft was verified.
+    acceptance: what drafted answers are decoded by. past: about how many tokens stand before each answer, texts of
+    other questions before its own; where the context holds fewer, answers go on to its end. Raises PromptError,
+    ConfigError, or ProofError for a rule that is not exact, and where no draft was verified.
     """
     if engine.rule is not None:
         raise ProofError(
@@ -74,6 +76,7 @@ def prove(
             "only exact rules can be proven."
         )
     prompts = [tuple(engine.encode_prompt(question.prompt)) for question in questions]
+    prompts = behind_long_texts(prompts, past, engine.package.manifest.max_context, max_tokens)
     watched = budget or TimeBudget(), listener or ProofListener()
     prover = _Prover(engine, prompts, max_tokens, further, *watched, acceptance)
     refusal, is_interrupted = prover.refusal(), False
@@ -118,6 +121,7 @@ class _Prover:
         # Short prompts first: of little time, less goes into what is the same in every way.
         self.jobs = schedule(usual, others, sorted(range(len(prompts)), key=lambda i: len(prompts[i])))
         self.tallies = {setting: Tally(setting) for setting in (*usual, *others)}
+        self.longest_text = 0
         self.num_done = 0
         self.is_begun = False
 
@@ -169,6 +173,7 @@ class _Prover:
             provider,
             manifest.attention,
             manifest.precision,
+            self.longest_text,
             self.budget.elapsed_s,
             is_interrupted,
         )
@@ -227,6 +232,8 @@ class _Prover:
                         if request.stats.num_reused_tokens >= CHUNK or each.divergence is not None
                     }
                 self.tallies[job.setting].add(comparers, target)
+                lengths = (request.num_prompt_tokens + request.num_output_tokens for request in comparers)
+                self.longest_text = max(self.longest_text, *lengths, 0)
         whole = {answer.question for answer in answers} - {each.plain.question for each in cut}
         whole -= {answer.question for answer in answers if not answer.is_whole}
         job.left = tuple(question for question in job.left if question not in whole)

@@ -23,6 +23,7 @@ def proof_fields(engine: Engine, report: ProofReport) -> dict[str, object]:
         "settings_covered_in_part": num_part,
         "settings_not_covered": num_none,
         **asdict(report.counts),
+        "longest_text": report.longest_text,
         "logit_rows_bit_equal": report.logit_rows_bit_equal,
         "ways": [{"way": variant.name, **asdict(part.counts)} for variant, part in report.by_variant().items()],
         "categories": {category: _answer_fields(counts) for category, counts in report.by_category().items()},
@@ -101,6 +102,8 @@ def proof_verdict(engine: Engine, report: ProofReport) -> list[str]:
     """The result in sentences."""
     counts = report.counts
     lines = [_coverage_sentence(report), _sampling_sentence(engine)]
+    max_context = engine.package.manifest.max_context
+    lines.append(f"The longest text has {report.longest_text} tokens of the context's {max_context}.")
     lines += [f"{counts.tokens_compared} tokens compared, {counts.divergences} divergences:"]
     lines += [_variant_sentence(variant, part.counts) for variant, part in report.by_variant().items()]
     lines += [_category_sentence(category, counts) for category, counts in report.by_category().items()]

@@ -70,8 +70,9 @@ class ProofReport:
     """What was compared, with what result, and on what.
 
     refusal: the error, naming the source, that stopped a source which proposed token ids outside the vocabulary; None
-    where nothing stopped it, or another token than the plain one had come before. seconds: that it took.
-    is_interrupted: whether the user ended it.
+    where nothing stopped it, or another token than the plain one had come before. longest_text: tokens of the longest
+    prompt with its answer, as far as that was compared. seconds: that it took. is_interrupted: whether the user ended
+    it.
     """
 
     questions: tuple[EvalPrompt, ...]
@@ -80,6 +81,7 @@ class ProofReport:
     provider: str
     attention: str
     precision: str
+    longest_text: int = 0
     seconds: float = 0.0
     is_interrupted: bool = False
 

@@ -22,7 +22,7 @@ from reader_edge.verify.variants import (
     WIDEST_BATCH,
     Setting,
 )
-from reader_edge_runtime import Engine
+from reader_edge_runtime import Engine, EngineConfig
 from reader_edge_runtime.cache import Cache, SlotContents
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.prefix_cache import PrefixCache
@@ -255,6 +255,22 @@ def test_answers_that_meet_the_context_limit_are_compared_to_their_end(package: 
     assert report.counts.divergences == 0
     assert report.logit_rows_bit_equal
     assert report.runs[0].counts.tokens_compared < 24
+
+
+@pytest.mark.usefixtures("few_drafters")
+@pytest.mark.parametrize(("past", "longest_text"), [(200, 200 + 12), (1 << 20, 300)])
+def test_answers_behind_long_texts_are_compared_to_the_end_of_the_context(
+    past: int, longest_text: int, package: PackageCopy
+) -> None:
+    """Of a context of 300 tokens, whose end cuts 12 tokens to 6 and one more for each of the further prompts."""
+    package.change_manifest(max_context=300)
+    report = prove(Engine.load(package.folder, EngineConfig(is_calibrated=False)), QUESTIONS, 12, past=past)
+    assert report.is_promise_kept
+    assert report.longest_text == longest_text
+    num_tokens = 12 + 12 + 12 if past == 200 else 6 + 7 + 8
+    at_once = [run for run in report.runs if not run.setting.variant.is_arriving]
+    assert {run.counts.tokens_compared for run in at_once} == {num_tokens}
+    assert report.num_drafted > num_tokens
 
 
 def test_a_rule_of_acceptance_that_is_not_exact_is_refused_by_name(engine: Engine) -> None:

@@ -34,6 +34,7 @@ def test_the_demo_package_passes(runner: CliRunner, tmp_path: Path) -> None:
         assert f"- {variant.name}: " in result.stdout
     for drafter in DRAFTERS:
         assert drafter in result.stderr
+    assert re.search(r"^The longest text has \d+ tokens of the context's 2048\.$", result.stdout, re.MULTILINE)
     assert "as a broken one might, was stopped, as it should be.\n" in result.stdout
     assert result.stdout.splitlines()[-1] == (
         "Drafting changes nothing here: every token, and every bit it was chosen from, is the same."

@@ -1,7 +1,8 @@
 """Cases of every native kernel, written to a folder for scripts/check_kernels, which runs in an emulator too.
 
-    python -m tests.runtime.execution.native.kernel_cases FOLDER
+    python -m tests.runtime.execution.native.kernel_cases FOLDER [PAST ...]
 
+With PASTs, such as 32768: attention behind so many rows alone, of every kind of cache, with sinks and with a window.
 A case is a graph of kernels, its inputs at the widest and what its definitions make of them here; GGUF products, whose
 kernels have bits of their own, as the kernels of this processor have them.
 """
@@ -24,6 +25,7 @@ from reader_edge_export.operators.block_linear import gguf_linear, store_blocks
 from reader_edge_export.operators.definitions import Int8Matrix, hadamard_row_linear, rotary_heads, swiglu
 from reader_edge_export.operators.hadamard_linear import BlockMatrix, hadamard_block_linear
 from reader_edge_export.quantize.hadamard import block_size, hadamard
+from reader_edge_runtime.package.manifest import MASKED
 from tests.expert_matrices import random_experts
 from tests.gguf_files import random_rows
 from tests.recurrent_trees import (
@@ -82,9 +84,9 @@ class Case:
         (folder / "pure.onnx").unlink()
 
 
-def write_cases(folder: Path) -> None:
-    """Every case in a folder of its own."""
-    for case in cases():
+def write_cases(folder: Path, pasts: Sequence[int] = ()) -> None:
+    """Every case in a folder of its own; with pasts, those of `long_cases`."""
+    for case in long_cases(pasts) if pasts else cases():
         case.write(folder / case.name)
 
 
@@ -106,6 +108,16 @@ def cases() -> Iterator[Case]:
         for past, head_size, group_size in ((70, 64, 3), (40, 136, 1), (1100, 16, 1)):
             yield _attention(form, past, head_size, group_size, rng)
         yield _attention(form, 300, 64, 8, rng, has_sinks=True)
+
+
+def long_cases(pasts: Sequence[int]) -> Iterator[Case]:
+    """Attention behind each past."""
+    rng = np.random.default_rng(0)
+    for past in pasts:
+        for form in FORMS:
+            yield _attention(form, past, 64, 4, rng)
+            yield _attention(form, past, 80, 3, rng, has_sinks=True)
+            yield _attention(form, past, 64, 1, rng, window=1000)
 
 
 def _product(name: str, num_inputs: int, build: Build, has_own_bits: bool = False) -> Case:
@@ -200,20 +212,30 @@ def _experts(form: str, rng: np.random.Generator) -> Case:
 
 
 def _attention(
-    form: Attention, past: int, head_size: int, group_size: int, rng: np.random.Generator, has_sinks: bool = False
+    form: Attention,
+    past: int,
+    head_size: int,
+    group_size: int,
+    rng: np.random.Generator,
+    has_sinks: bool = False,
+    window: int | None = None,
 ) -> Case:
     sizes, build = build_attention(head_size, 2, group_size, has_sinks)
     feed = cached_feed(attention_feed(rng, past, WIDEST, 2, group_size, head_size), form)
     if has_sinks:
         feed["sinks"] = rng.standard_normal(2 * group_size, np.float32)
+    if window is not None:
+        for node in range(WIDEST):
+            feed["mask"][0, 0, node, : max(0, past + 1 + node - window)] = MASKED
     new: Growth = {2: 0}
     inputs: dict[str, Growth] = dict.fromkeys(("query", "key", "value"), new)
     inputs["mask"] = {2: 0, 3: past}
     cache: Growth = {2: past}
     kind = "integer" if form.is_quantized else "exact"
-    name = f"attention-{kind}-{form.kv_dtype}-{past}-{head_size}{'-sinks' if has_sinks else ''}"
+    name = f"attention-{kind}-{form.kv_dtype}-{past}-{head_size}"
+    name += ("-sinks" if has_sinks else "") + (f"-window-{window}" if window else "")
     return Case(name, sizes, build, feed, inputs, [new, cache, cache], form)
 
 
 if __name__ == "__main__":
-    write_cases(Path(sys.argv[1]))
+    write_cases(Path(sys.argv[1]), [int(past) for past in sys.argv[2:]])

@@ -110,6 +110,21 @@ def test_runs_of_a_long_past_keep_the_bits_in_a_ragged_batch(num_nodes: int, kin
 
 
 @pytest.mark.parametrize("kind", FORMS, ids=str)
+@pytest.mark.parametrize("window", [1000, 1 << 20])  # a part of the rows, and all
+def test_attention_behind_tens_of_thousands_of_rows_keeps_the_bits(
+    kind: Attention, window: int, tmp_path: Path
+) -> None:
+    """scripts/check_kernels has more widths and pasts (docs/explanation/processors.md)."""
+    attention = Operator(tmp_path, *build_attention(16, 1, 2, has_sinks=True), kind)
+    rng = np.random.default_rng(6)
+    for past, num_nodes in ((32_700, 1), (20_001, 9)):
+        feed = attention_feed(rng, past, num_nodes, 1, 2, 16) | {"sinks": rng.standard_normal(2, np.float32)}
+        for node in range(num_nodes):
+            feed["mask"][0, 0, node, : max(0, past + 1 + node - window)] = MASKED
+        attention.check(**cached_feed(feed, kind))
+
+
+@pytest.mark.parametrize("kind", FORMS, ids=str)
 @pytest.mark.parametrize("has_sinks", [False, True])
 def test_a_window_keeps_the_bits_and_nothing_before_it_is_read(
     kind: Attention, has_sinks: bool, tmp_path: Path
