@@ -96,7 +96,7 @@ def _drafting(engine: Engine, stats: GenerationStats) -> str:
     if not permission.is_on:
         return f"off: {permission.reason}"
     planner = engine.decoder.planner
-    times = planner.times.seconds(1, stats.num_prompt_tokens + stats.num_tokens)
+    times = planner.times.seconds([stats.num_prompt_tokens + stats.num_tokens])
     only = [f"greedy answers alone ({permission.reason})"] if permission.scope == "greedy" else []
     parts = [*only, f"{stats.num_wasted_drafts} drafts wasted", f"backed off for {stats.num_backoff_steps} steps"]
     if stats.num_unready_steps:
@@ -110,7 +110,7 @@ def _drafting(engine: Engine, stats: GenerationStats) -> str:
 def _pass_times(engine: Engine, stats: GenerationStats) -> str:
     """The curve that the tree sizes come from."""
     pass_times = engine.decoder.planner.times
-    times = pass_times.seconds(1, stats.num_prompt_tokens + stats.num_tokens)
+    times = pass_times.seconds([stats.num_prompt_tokens + stats.num_tokens])
     curve = ", ".join(
         f"{width}: {times[width] / times[1]:.2f}" for width in (2, 4, 8, 16, 32, 64) if width < len(times)
     )

@@ -137,7 +137,7 @@ class VerifiedText(ClientText):
         if len(self._times) < 3:
             return _TREE_NODES
         gains = sorted(tree.values[1:], reverse=True)
-        return best_widths([gains], self._times[: 2 + len(gains)], 1.0, self._beside_s)[0]
+        return best_widths([gains], self._times[: 2 + len(gains)], 1.0, self._beside_s, [0.0])[0]
 
 
 def _private_gain(tree: DraftTree) -> float:

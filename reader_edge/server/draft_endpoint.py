@@ -126,7 +126,7 @@ class DraftEndpoint:
             eos_token_ids=tuple(manifest.eos_token_ids),
             has_chat_template=engine.tokenizer.has_chat_template,
             drafts=permission.scope,
-            pass_s=tuple(times.seconds(1, _TYPICAL_PAST)[1:]) if times.is_measured else (),
+            pass_s=tuple(times.seconds([_TYPICAL_PAST])[1:]) if times.is_measured else (),
             sampling=dict(engine.sampling),
         )
 

@@ -216,16 +216,16 @@ class RandomWidths(Planner):
         self._random = np.random.Generator(np.random.Philox(seed))
 
     def plan(
-        self, requests: Sequence[Request], past: int, room: int, draft: Draft, given_room: int | None = None
+        self, requests: Sequence[Request], pasts: Sequence[int], room: int, draft: Draft, given_room: int | None = None
     ) -> StepPlan:
-        plan = super().plan(requests, past, room, draft, given_room)
+        plan = super().plan(requests, pasts, room, draft, given_room)
         # A second pass of one node may be padded to two.
         if not self._splits or len(requests) > 1 or not 1 < plan.width < room:
             return plan
         return plan._replace(num_first=int(self._random.integers(1, plan.width)))
 
     def choose(
-        self, requests: Sequence[Request], drafts: Sequence[DraftTree | None], past: int
+        self, requests: Sequence[Request], drafts: Sequence[DraftTree | None], pasts: Sequence[int]
     ) -> tuple[list[int], list[float]]:
         """Nodes of each tree; every draft counts as worth its time."""
         most = [1 if draft is None else len(draft) for draft in drafts]

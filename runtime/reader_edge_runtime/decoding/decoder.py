@@ -202,14 +202,14 @@ class Decoder:
         lengths = self.cache.lengths[: len(self._stepping)]
         room = min(self.target.manifest.max_context - max(lengths), self.kv_budget.max_nodes)
         # Native attention reads of each text what it has; the graph's own definition, as much of all as of the longest.
-        past = sum(lengths) // len(lengths) if self.target.is_native else max(lengths)
+        pasts = lengths if self.target.is_native else [max(lengths)] * len(lengths)
         max_nodes = self.permission.max_nodes(len(self._stepping))
         room = given_room = room if max_nodes is None else min(room, max_nodes)
         if not self.drafter.is_ready:
             room = 0
             for request in self._stepping:
                 request.stats.num_unready_steps += request.drafter is not None
-        return self.planner.plan(self._stepping, past, room, self._draft, given_room)
+        return self.planner.plan(self._stepping, pasts, room, self._draft, given_room)
 
     def _draft(self, draft_requests: dict[int, DraftRequest]) -> dict[int, DraftTree]:
         """The drafts of running requests, by slot, without those that failed."""

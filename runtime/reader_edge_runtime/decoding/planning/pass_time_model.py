@@ -42,9 +42,9 @@ class _Depth:
     logs: tuple[float, float] = (0.0, 0.0)
     weight: float = 0.0
 
-    def parts(self, attention: tuple[float, float], width: float) -> tuple[float, float]:
-        """Seconds to read a text's rows, and to attend to them from so many nodes."""
-        return math.exp(self.logs[0]) * attention[0], math.exp(self.logs[1]) * attention[1] * width
+    def parts(self, attention: tuple[float, float]) -> tuple[float, float]:
+        """Seconds to read a text's rows, and to attend to them from a node."""
+        return math.exp(self.logs[0]) * attention[0], math.exp(self.logs[1]) * attention[1]
 
     def learn(self, error: float, shares: tuple[float, float]) -> float:
         """Take what the parts explain of an error in a pass's logarithm, by their shares of its time; returns the rest.
@@ -59,7 +59,7 @@ class _Depth:
 
 
 class PassTimeModel:
-    """Seconds of a pass over B trees of n nodes, each behind `past` rows: of texts that differ, their mean.
+    """Seconds of a pass over B trees of n nodes, each behind as many committed rows as its text has.
 
     Measured times come through `take`, of one batch size. The products of a pass of another take as long as those of
     one of as many nodes in all, and each of its texts is attended to as a single one is; what passes show corrects
@@ -71,7 +71,7 @@ class PassTimeModel:
         self.max_width = max_width
         self._cost: PassCost | None = None
         self._products: dict[int, list[float]] = {}  # by batch size, uncorrected
-        self._attention: dict[int, tuple[float, float]] = {}  # of a text, by past
+        self._measured_attention: dict[int, tuple[float, float]] = {}  # of a text, by past
         self._depths: dict[int, _Depth] = {}
         self._corrections: dict[int, list[float]] = {}  # of a class of batches, the logarithm for each of widths
         self._num_seen: dict[tuple[int, int], int] = {}
@@ -82,7 +82,7 @@ class PassTimeModel:
         """Take what was measured."""
         self._cost = cost
         self._products.clear()
-        self._attention.clear()
+        self._measured_attention.clear()
 
     @property
     def is_measured(self) -> bool:
@@ -94,22 +94,31 @@ class PassTimeModel:
         """Whether other work seems to have run while passes were measured."""
         return self._cost is not None and self._cost.is_in_doubt
 
-    def seconds(self, batch_size: int, past: int, widest: int | None = None) -> list[float]:
-        """Estimated seconds of a pass over `batch_size` trees of n nodes; entry 0 is infinite.
+    def seconds(self, pasts: Sequence[int], widest: int | None = None) -> list[float]:
+        """Estimated seconds of a pass over trees of n nodes, one behind each of these pasts; entry 0 is infinite.
 
         n = 0 .. widest, but no more than are known.
         """
-        products = self._products_of(batch_size)[: None if widest is None else widest + 1]
+        products = self._products_of(len(pasts))[: None if widest is None else widest + 1]
         if not self.is_measured:
             return products
-        factors = [math.exp(correction) for correction in self._correction(batch_size)]
-        read_s, node_s = self._depth(past).parts(self._attention_of(batch_size, past), 1)
+        factors = [math.exp(correction) for correction in self._correction(len(pasts))]
+        read_s, node_s = map(sum, zip(*map(self._attention, pasts), strict=True))
         numbered = enumerate(zip(products, self._classes, strict=False))
         return [(time + read_s + node_s * n) * factors[number] for n, (time, number) in numbered]
 
+    def further_seconds(self, pasts: Sequence[int]) -> list[float]:
+        """Of each text, by how much a node of its tree takes longer than the mean one; below 0 where it takes less."""
+        if len(pasts) == 1 or not self.is_measured:
+            return [0.0] * len(pasts)
+        factor = math.exp(self._correction(len(pasts))[0])
+        node_s = [factor * self._attention(past)[1] for past in pasts]
+        mean_s = sum(node_s) / len(node_s)
+        return [each - mean_s for each in node_s]
+
     def prompt_tokens_per_s(self) -> float:
         """About how fast a prompt of a few thousand tokens is read, by the widest pass; 0 where that is not known."""
-        seconds = self.seconds(1, _TYPICAL_PAST)
+        seconds = self.seconds([_TYPICAL_PAST])
         return (len(seconds) - 1) / seconds[-1] if self.is_measured and len(seconds) > _LEAST_WIDE else 0.0
 
     @property
@@ -117,23 +126,32 @@ class PassTimeModel:
         """What a node takes that fills a tree up to the widest of its pass, as a share of what other nodes take."""
         return 1.0 if self._cost is None else self._cost.padding_share
 
-    def learn(self, widths: Sequence[int], past: int, seconds: float) -> None:
-        """Move the estimates towards what a pass over trees of these widths took, never far by one outlier."""
+    def learn(self, widths: Sequence[int], pasts: Sequence[int], seconds: float) -> None:
+        """Move the estimates towards what a pass over trees of these widths took, never far by one outlier.
+
+        pasts: of each tree, committed rows.
+        """
         if not self.is_measured:
             return
         batch_size = len(widths)
         products = self._products_of(batch_size)
-        width = min(equal_width(sum(widths), max(widths), batch_size, self.padding_share), len(products) - 1)
+        widest = max(widths)
+        width = min(equal_width(sum(widths), widest, batch_size, self.padding_share), len(products) - 1)
         number = self._classes[round(width)]
         corrections = self._correction(batch_size)
-        depth = self._depth(past)
-        read_s, attended_s = depth.parts(self._attention_of(batch_size, past), width)
-        pass_s = time_at(products, width) + read_s + attended_s
+        parts: dict[int, tuple[float, float]] = {}  # by depth, seconds to read texts and to attend to them
+        for own, past in zip(widths, pasts, strict=True):
+            read_s, node_s = self._attention(past)
+            before = parts.get(_depth_of(past), (0.0, 0.0))
+            attended_s = node_s * (own + self.padding_share * (widest - own))
+            parts[_depth_of(past)] = before[0] + read_s, before[1] + attended_s
+        pass_s = time_at(products, width) + sum(map(sum, parts.values()))
         error = math.log(seconds / pass_s) - corrections[number]
         error = min(max(error, -_MOST_ERROR), _MOST_ERROR)
-        if read_s + attended_s >= _LEAST_SHARE * pass_s:
-            self._depths[_depth_of(past)] = depth
-            error = depth.learn(error, (read_s / pass_s, attended_s / pass_s))
+        for depth_number, (read_s, attended_s) in parts.items():
+            if read_s + attended_s >= _LEAST_SHARE * pass_s:
+                depth = self._depths.setdefault(depth_number, self._depth(depth_number))
+                error = depth.learn(error, (read_s / pass_s, attended_s / pass_s))
         key = _class_of(batch_size), number
         num_seen = self._num_seen.get(key, 0)
         self._num_seen[key] = num_seen + 1
@@ -160,22 +178,20 @@ class PassTimeModel:
     def _correction(self, batch_size: int) -> list[float]:
         return self._corrections.setdefault(_class_of(batch_size), [0.0] * (self._classes[-1] + 1))
 
-    def _depth(self, past: int) -> _Depth:
-        """That of a past; where no pass was near it, as the last one before it."""
-        number = _depth_of(past)
+    def _depth(self, number: int) -> _Depth:
+        """That of a class of pasts; where no pass was near them, as the last one before."""
         if number in self._depths:
             return self._depths[number]
         before = [each for each in self._depths if each < number]
         return _Depth(self._depths[max(before)].logs) if before else _Depth()
 
-    def _attention_of(self, batch_size: int, past: int) -> tuple[float, float]:
-        """As `PassCost.attention`, uncorrected, of so many texts."""
+    def _attention(self, past: int) -> tuple[float, float]:
+        """Seconds to read a text behind so many rows, and for each node of its tree, as passes at its depth showed."""
         step = past // _PAST_STEP
-        if self._cost is not None and step not in self._attention:
-            self._attention[step] = self._cost.attention((step + 0.5) * _PAST_STEP)
-        read_s, node_s = self._attention[step]
-        share = batch_size / self._cost.batch_size if self._cost else 0.0
-        return share * read_s, share * node_s
+        if self._cost is not None and step not in self._measured_attention:
+            read_s, node_s = self._cost.attention((step + 0.5) * _PAST_STEP)
+            self._measured_attention[step] = read_s / self._cost.batch_size, node_s / self._cost.batch_size
+        return self._depth(_depth_of(past)).parts(self._measured_attention[step])
 
     def _products_of(self, batch_size: int) -> list[float]:
         """Seconds that passes over n = 0 nodes (infinite) and on take behind the shortest past, uncorrected."""

@@ -35,14 +35,14 @@ _TYPICAL_WIDTH = 8
 class StepPlan(NamedTuple):
     """One step of the running requests, which are named by their numbers.
 
-    past: committed rows that its pass reads of a request, the mean. backing_off: those that could draft but back off.
+    pasts: committed rows that its pass reads of each request. backing_off: those that could draft but back off.
     trees: what the pass verifies, of each request. drafts: whole drafts of those that drafted. forced: of others, what
     must come. saved_s: of each request, the time that its draft promises to save; empty where nothing was drafted.
     num_first: so many first nodes of the only tree go in a first pass, and the others in a second one directly behind
     it; 0 for one pass.
     """
 
-    past: int
+    pasts: Sequence[int]
     backing_off: list[int]
     trees: list[DraftTree]
     drafts: dict[int, DraftTree]
@@ -75,7 +75,7 @@ class Planner:
         self._reads_prompts = True
         self._num_drafted_steps = 0
         self._spare_s = 0.0  # what first drafts may take that are not expected to pay
-        self._step_key = (0, 0)
+        self._step_key: list[int] = []
         self._last_step_s = 0.0
         self._last_estimate = AcceptanceEstimate()
 
@@ -99,7 +99,7 @@ class Planner:
         """Whether a new request gets a drafter: it can make up for its start, may try all the same, or has hints."""
         if request.has_hints or self._spare_s >= self.overheads.first_draft_s:
             return True
-        return not self._is_wasted_start(request, 1, request.num_prompt_tokens)
+        return not self._is_wasted_start(request, [request.num_prompt_tokens])
 
     def end(self, request: Request, seconds: float) -> None:
         """Learn from a request that ended, whose drafter took so long to finish."""
@@ -110,16 +110,17 @@ class Planner:
     def prompt_rows(self, request: Request, length: int, num_nodes: int, num_wanted: int) -> range:
         """Nodes to report on of a prompt's chunk behind `length` tokens: the last, and those that drafting pays for."""
         is_wanted = request.drafter is not None and self._reads_prompts and not request.estimate.is_wasted
-        is_wanted = is_wanted and not self._is_wasted_start(request, 1, length)  # what is read pays in drafts alone
+        is_wanted = is_wanted and not self._is_wasted_start(request, [length])  # what is read pays in drafts alone
         first = request.num_prompt_tokens - max(num_wanted if is_wanted else 1, 1) - length
         return range(min(max(first, 0), num_nodes - 1), num_nodes)
 
     def plan(
-        self, requests: Sequence[Request], past: int, room: int, draft: Draft, given_room: int | None = None
+        self, requests: Sequence[Request], pasts: Sequence[int], room: int, draft: Draft, given_room: int | None = None
     ) -> StepPlan:
-        """Plan a step. room: nodes that the context still holds. draft: makes the drafts that the limits allow.
+        """Plan a step. pasts: rows that a pass reads of each request. room: nodes that the context still holds.
 
-        given_room: the same of trees that clients give, whose width is their affair, since a link is in it; None: room.
+        draft: makes the drafts that the limits allow. given_room: room of trees that clients give, whose width is their
+        affair, since a link is in it; None: room.
         """
         most = 0 if self.is_plain_due else min(room, self.max_drafted, max(_MOST_ROWS // len(requests), 1))
         backing_off: list[int] = []
@@ -127,14 +128,14 @@ class Planner:
         for b, request in enumerate(requests):
             if request.drafter is None or most < 2 or request.num_remaining_tokens < 2:
                 continue
-            is_wasted_start = self._is_wasted_start(request, len(requests), past)
+            is_wasted_start = self._is_wasted_start(request, pasts)
             if is_wasted_start and self._spare_s < self.overheads.first_draft_s:
                 continue  # tried now and then all the same: what starting takes is known from starts alone
             if request.estimate.backoff_left > 0:
                 backing_off.append(b)
             else:
                 self._spare_s = 0.0 if is_wasted_start else self._spare_s
-                token_s = self._step_s(len(requests), past) / len(requests) if self.times.is_measured else 0.0
+                token_s = self._step_s(pasts) / len(requests) if self.times.is_measured else 0.0
                 draft_requests[b] = DraftRequest(request.drafter, most, request.num_remaining_tokens - 1, token_s)
         most_given = room if given_room is None else given_room
         most_given = min(most_given, self.times.max_width, max(_MOST_ROWS // len(requests), 1))
@@ -151,11 +152,11 @@ class Planner:
         drafts = draft(draft_requests) if draft_requests else {}
         all_drafts = forced | drafts
         if not all_drafts:
-            return StepPlan(past, backing_off, trees, {}, {}, [])
-        widths, saved_s = self.choose(requests, [all_drafts.get(b) for b in range(len(requests))], past)
+            return StepPlan(pasts, backing_off, trees, {}, {}, [])
+        widths, saved_s = self.choose(requests, [all_drafts.get(b) for b in range(len(requests))], pasts)
         for b, draft_tree in all_drafts.items():
             trees[b] = draft_tree.pruned(widths[b])
-        return StepPlan(past, backing_off, trees, drafts, forced, saved_s)
+        return StepPlan(pasts, backing_off, trees, drafts, forced, saved_s)
 
     @property
     def is_plain_due(self) -> bool:
@@ -163,18 +164,18 @@ class Planner:
         return self._num_drafted_steps >= _PLAIN_EVERY
 
     def choose(
-        self, requests: Sequence[Request], drafts: Sequence[DraftTree | None], past: int
+        self, requests: Sequence[Request], drafts: Sequence[DraftTree | None], pasts: Sequence[int]
     ) -> tuple[list[int], list[float]]:
         """Nodes of each tree, 1 for plain decoding; and of each, the time that it promises to save, drafting left out.
 
         A tree's expected tokens at n nodes are the sum of its n best values: the accepted nodes and the bonus token.
         """
         gains = [_gains(request, draft) for request, draft in zip(requests, drafts, strict=True)]
-        times = self.times.seconds(len(requests), past, 1 + max(map(len, gains)))
+        times = self.times.seconds(pasts, 1 + max(map(len, gains)))
         drafting_s = self._draft_s(sum(draft is not None for draft in drafts))
         plain_s = times[1] + self._plain_s(len(requests))
-        padding_share = self.times.padding_share
-        widths = best_widths(gains, times, padding_share, plain_s - times[1] + drafting_s)
+        padding_share, further_s = self.times.padding_share, self.times.further_seconds(pasts)
+        widths = best_widths(gains, times, padding_share, plain_s - times[1] + drafting_s, further_s)
         self.max_drafted = min(max(2 * max(widths), _LEAST_DRAFT), self.times.max_width)
         chosen = [each[: width - 1] for each, width in zip(gains, widths, strict=True)]
         num_nodes = sum(map(len, chosen))
@@ -183,7 +184,8 @@ class Planner:
         token_s = plain_s / len(requests)
         width = equal_width(len(requests) + num_nodes, 1 + max(map(len, chosen)), len(requests), padding_share)
         node_s = (time_at(times, width) - times[1]) / num_nodes
-        return widths, [sum(each) * token_s - len(each) * node_s for each in chosen]
+        own_s = [node_s + (1 - padding_share) * each for each in further_s]
+        return widths, [sum(each) * token_s - len(each) * own for each, own in zip(chosen, own_s, strict=True)]
 
     def settle(
         self,
@@ -198,9 +200,9 @@ class Planner:
         accepted: None for a request that failed. proposal_s: seconds of drafting that costly sources took.
         """
         num_first = sum(not requests[b].has_drafted for b in plan.drafts)
-        longest_backoff = self._longest_backoff(len(requests), plan.past) if plan.drafts else 0  # at the plan's times
+        longest_backoff = self._longest_backoff(plan.pasts) if plan.drafts else 0  # at the plan's times
         if not plan.num_first:  # else the second pass may have been in the way of the first
-            self.times.learn([len(tree) for tree in plan.trees], plan.past, times.forward_s)
+            self.times.learn([len(tree) for tree in plan.trees], plan.pasts, times.forward_s)
         # Sources that are called only where they pay answer for their time themselves: backoff would keep them from it.
         self.overheads.learn_step(max(times.beside_s - proposal_s, 0.0), len(requests), len(plan.drafts), num_first)
         spared_s = self._spare_s + _WASTED_SHARE * (times.forward_s + times.beside_s)
@@ -222,27 +224,27 @@ class Planner:
                 if draft_s := self._draft_s(1):
                     request.estimate.weigh(plan.saved_s[b] / draft_s, longest_backoff)
 
-    def _longest_backoff(self, batch_size: int, past: int) -> int:
+    def _longest_backoff(self, pasts: Sequence[int]) -> int:
         """Steps, so that futile drafts take no more than their share."""
-        return int(self._draft_s(1) * batch_size / (_WASTED_SHARE * self._step_s(batch_size, past)))
+        return int(self._draft_s(1) * len(pasts) / (_WASTED_SHARE * self._step_s(pasts)))
 
-    def _is_wasted_start(self, request: Request, batch_size: int, past: int) -> bool:
+    def _is_wasted_start(self, request: Request, pasts: Sequence[int]) -> bool:
         """Whether a request never drafted, and its coming tokens are not expected to make up for starting."""
         if request.has_drafted:
             return False
-        if batch_size > 1 and request.estimate.num_backoffs > 0:
+        if len(pasts) > 1 and request.estimate.num_backoffs > 0:
             return True  # the others, who wait for its start as well, make up for it no more
         if not self.times.is_measured:
             return False
         saved_s = max(request.estimate.payoff_ratio - 1, 0.0) * self._draft_s(1)
-        share_s = _START_SHARE * self._step_s(batch_size, past) + _INVESTED * saved_s
+        share_s = _START_SHARE * self._step_s(pasts) + _INVESTED * saved_s
         return not pays_off(request.num_remaining_tokens - 1, share_s, self.overheads.first_draft_s)
 
-    def _step_s(self, batch_size: int, past: int) -> float:
-        """Seconds of a plain step, as last needed for about this length; of its pass alone where none was measured."""
-        key = batch_size, past // _PAST_STEP
+    def _step_s(self, pasts: Sequence[int]) -> float:
+        """Seconds of a plain step, as last needed for about these pasts; of its pass alone where none was measured."""
+        key = [past // _PAST_STEP for past in pasts]
         if key != self._step_key:
-            self._step_key, self._last_step_s = key, self.times.seconds(batch_size, past)[1] + self._plain_s(batch_size)
+            self._step_key, self._last_step_s = key, self.times.seconds(pasts, 1)[1] + self._plain_s(len(pasts))
         return self._last_step_s
 
     def _plain_s(self, batch_size: int) -> float:

@@ -96,9 +96,9 @@ class TwoPassPlanner(Planner):
         return 2 * self.times.max_width
 
     def plan(
-        self, requests: Sequence[Request], past: int, room: int, draft: Draft, given_room: int | None = None
+        self, requests: Sequence[Request], pasts: Sequence[int], room: int, draft: Draft, given_room: int | None = None
     ) -> StepPlan:
-        plan = super().plan(requests, past, room, draft, given_room)
+        plan = super().plan(requests, pasts, room, draft, given_room)
         if not plan.drafts or len(requests) > 1 or not self.is_alone or not self.times.is_measured:
             return plan
         if self._num_in_two < _ONE_EVERY:
@@ -121,7 +121,7 @@ class TwoPassPlanner(Planner):
             self._behind_s *= _LEFT
         elif (walked := accepted[0]) is not None:
             self._num_in_two += 1
-            worked_s, links_s = self._times(plan.past)
+            worked_s, links_s = self._times(plan.pasts)
             first_s, second_s = worked_s[plan.num_first], worked_s[plan.width - plan.num_first]
             expected_s = first_s + links_s
             if max(walked.path) >= plan.num_first:
@@ -130,7 +130,7 @@ class TwoPassPlanner(Planner):
             self._behind_s += _MEMORY * (more_s - self._behind_s)
 
     def _split(self, plan: StepPlan, request: Request, draft: DraftTree) -> StepPlan:
-        (worked_s, links_s), gains = self._times(plan.past), np.array([1.0, *node_gains(request, draft)])
+        (worked_s, links_s), gains = self._times(plan.pasts), np.array([1.0, *node_gains(request, draft)])
         pass_s, beside_s = float(worked_s[1]) + links_s, self._plain_s(1) + self._draft_s(1)
         one, best = best_splits(
             draft, gains, worked_s, links_s + beside_s, max(self._behind_s, 0.0), self._way.num_stages
@@ -146,8 +146,8 @@ class TwoPassPlanner(Planner):
             num_first=best.num_first,
         )
 
-    def _times(self, past: int) -> tuple[Float64Array, float]:
+    def _times(self, pasts: Sequence[int]) -> tuple[Float64Array, float]:
         """Seconds in which boxes work for a pass of n nodes, float64 (1 + W,), and those in which none does."""
-        times = np.array(self.times.seconds(1, past))
+        times = np.array(self.times.seconds(pasts))
         links_s = min(self._way.links_s, float(times[1]))
         return np.maximum(times - links_s, 0.0), links_s

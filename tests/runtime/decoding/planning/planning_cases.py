@@ -52,14 +52,16 @@ def chain_of(values: Sequence[float]) -> DraftTree:
 
 
 def choose(planner: Planner, *values: Sequence[float], past: int = 50) -> int:
-    return max(planner.choose([a_request() for _ in values], [chain_of(each) for each in values], past)[0])
+    return max(
+        planner.choose([a_request() for _ in values], [chain_of(each) for each in values], [past] * len(values))[0]
+    )
 
 
 def plan(planner: Planner, requests: Sequence[Request], values: Sequence[float], room: int = 100) -> StepPlan:
     def draft(draft_requests: dict[int, DraftRequest]) -> dict[int, DraftTree]:
         return {b: chain_of(values) for b in draft_requests}
 
-    return planner.plan(requests, 50, room, draft)
+    return planner.plan(requests, [50] * len(requests), room, draft)
 
 
 def settle(

@@ -42,7 +42,7 @@ from tests.runtime.decoding.planning.planning_cases import (
 def test_choice_is_the_best_of_all_widths(values: list[list[float]], growth: float, step: float, past: int) -> None:
     trees = [[1.0, *each] for each in values]
     planner = planner_of(cost(growth, batch_size=len(trees), step=step))
-    times = planner.times.seconds(len(trees), past)
+    times = planner.times.seconds([past] * len(trees))
 
     def rate(width: int) -> float:
         return sum(sum(sorted(tree, reverse=True)[:width]) for tree in trees) / times[width]
@@ -71,10 +71,10 @@ def test_where_padding_costs_as_much_as_nodes_strong_evidence_sets_the_width_and
     strong, weak = [1.0, 0.95, 0.9, 0.9, 0.85, 0.8, 0.8, 0.75], [1.0, 0.01, 0.01]
     planner = planner_of(cost(growth=0.02, batch_size=4), overheads=replace(NOTHING, draft_s=1e-3))
     requests = [a_request() for _ in range(4)]
-    widths, saved_s = planner.choose(requests, [chain_of(each) for each in (weak, strong, weak, weak)], past=50)
+    widths, saved_s = planner.choose(requests, [chain_of(each) for each in (weak, strong, weak, weak)], [50] * 4)
     assert widths == [8] * 4
     assert [each > planner.overheads.draft_s for each in saved_s] == [False, True, False, False]
-    assert planner.choose(requests, [chain_of(weak)] * 4, past=50)[0] == [1] * 4
+    assert planner.choose(requests, [chain_of(weak)] * 4, [50] * 4)[0] == [1] * 4
 
 
 def test_the_fuller_the_batch_the_fewer_nodes_and_none_before_they_cost_anything() -> None:
@@ -192,7 +192,7 @@ def test_the_more_requests_the_narrower_their_widest_draft() -> None:
         return {}
 
     for num_requests in (1, 32, 200):
-        planner.plan([a_request() for _ in range(num_requests)], 50, 100, draft)
+        planner.plan([a_request() for _ in range(num_requests)], [50] * num_requests, 100, draft)
     assert requested == [16] + [4] * 32  # of 200, none drafts
 
 
@@ -262,7 +262,7 @@ def test_a_draft_that_does_not_pay_for_itself_is_verified_and_leads_to_a_backoff
     requests[0].estimate.payoff_ratio = 1.0
     made = plan(planner, requests, [1.0, 0.2])
     assert made.width == 2
-    assert made.saved_s == [pytest.approx(0.2 * planner.times.seconds(1, 50)[1])]  # less than the draft took
+    assert made.saved_s == [pytest.approx(0.2 * planner.times.seconds([50])[1])]  # less than the draft took
     settle(planner, made, requests)
     made = plan(planner, requests, [1.0, 0.2])
     assert (made.width, made.backing_off, made.drafts) == (1, [0], {})
@@ -272,8 +272,8 @@ def test_what_trees_promise_to_save_is_their_tokens_time_without_what_their_node
     planner = planner_of(replace(cost(growth=0.1, batch_size=2), padding_share=0.0))
     requests = [a_request(), a_request()]
     trees = [chain_of([1.0, 0.9, 0.9, 0.9]), chain_of([1.0, 0.9])]
-    widths, saved_s = planner.choose(requests, trees, past=10)
-    pass_s = planner.times.seconds(2, 10)
+    widths, saved_s = planner.choose(requests, trees, [10] * len(trees))
+    pass_s = planner.times.seconds([10] * 2)
     assert max(widths) == 4
     assert sum(saved_s) == pytest.approx(3.6 * pass_s[1] / 2 - (pass_s[3] - pass_s[1]))
     assert saved_s[0] == pytest.approx(3 * saved_s[1])
@@ -301,7 +301,7 @@ def test_a_futile_draft_costs_all_who_wait_for_it_so_backoffs_are_longer_in_a_ba
         requests = [a_request() for _ in range(batch_size)]
         for request in requests[1:]:
             request.estimate.backoff_left = 1000  # one alone drafts
-        return planner._longest_backoff(len(requests), plan(planner, requests, [1.0, 0.1]).past)
+        return planner._longest_backoff(plan(planner, requests, [1.0, 0.1]).pasts)
 
     assert max_backoff(8) == 8 * max_backoff(1) > 0
 

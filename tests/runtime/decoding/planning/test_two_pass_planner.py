@@ -109,7 +109,7 @@ def planned(planner: Planner, requests: Sequence[Request] | None = None, room: i
     def draft(draft_requests: dict[int, DraftRequest]) -> dict[int, DraftTree]:
         return {b: branches(each.max_nodes) for b, each in draft_requests.items()}
 
-    return planner.plan(requests or [a_request()], 50, room, draft)
+    return planner.plan(requests or [a_request()], [50] * len(requests or [0]), room, draft)
 
 
 def test_less_likely_nodes_go_behind_in_a_tree_of_both() -> None:
@@ -150,7 +150,7 @@ def test_no_second_pass_where_it_does_not_pay_or_keeps_others_waiting(why: str) 
 
 def steps(planner: TwoPassPlanner, num_steps: int, more_s: float, verify_s: float = 0.0) -> list[bool]:
     """Which of so many drafted steps have two passes, each of which takes so much longer than was measured."""
-    request, is_two, before = a_request(max_tokens=9000), list[bool](), planner.times.seconds(1, 50)
+    request, is_two, before = a_request(max_tokens=9000), list[bool](), planner.times.seconds([50])
     for _ in range(num_steps):
         made = planned(planner, [request])
         is_two.append(made.num_first > 0)
@@ -162,9 +162,9 @@ def steps(planner: TwoPassPlanner, num_steps: int, more_s: float, verify_s: floa
 
 def test_steps_of_one_pass_remain_so_that_their_times_stay_known() -> None:
     planner = two_pass_planner()
-    before = planner.times.seconds(1, 50)
+    before = planner.times.seconds([50])
     assert 0.9 < sum(steps(planner, 200, 0.0)) / 200 < 0.97
-    assert planner.times.seconds(1, 50) == pytest.approx(before)
+    assert planner.times.seconds([50]) == pytest.approx(before)
 
 
 def test_second_passes_answer_for_no_choice_of_tokens() -> None:
@@ -174,11 +174,11 @@ def test_second_passes_answer_for_no_choice_of_tokens() -> None:
 
 def test_second_passes_that_are_in_the_way_end_and_are_tried_again() -> None:
     planner = two_pass_planner()
-    before = planner.times.seconds(1, 50)
+    before = planner.times.seconds([50])
     is_two = steps(planner, 600, 0.03)
     assert is_two[0]
     assert 0 < sum(is_two[20:]) < 15
-    assert planner.times.seconds(1, 50) == pytest.approx(before)  # of steps with one pass
+    assert planner.times.seconds([50]) == pytest.approx(before)  # of steps with one pass
     assert sum(steps(planner, 2000, 0.0)[-100:]) > 90
 
 
@@ -188,7 +188,7 @@ def test_the_wait_for_a_second_pass_that_is_used_is_expected() -> None:
         made = planned(planner, [request])
         worked_s = [0.01 + 0.001 * (num - 1) for num in (made.num_first, made.width - made.num_first)]
         wait_s = max(worked_s[1] / 2, worked_s[1] - worked_s[0] / 2) + 0.001
-        first_s = planner.times.seconds(1, 50)[made.num_first]
+        first_s = planner.times.seconds([50])[made.num_first]
         token_ids = [made.trees[0].token_ids[made.num_first], 31]
         walked = Verification([0, made.num_first], token_ids, waited_s=wait_s)
         planner.settle(made, [request], StepTimes(forward_s=first_s), [walked])
