@@ -126,22 +126,22 @@ def test_fewer_passes_than_tokens_when_text_repeats() -> None:
     assert target.num_passes < 40
 
 
-@pytest.mark.parametrize(("is_native", "past"), [(True, 25), (False, 40)])
+@pytest.mark.parametrize(("is_native", "pasts"), [(True, [40, 10]), (False, [40, 40])])
 def test_texts_of_a_batch_are_planned_as_what_is_read_of_them(
-    is_native: bool, past: int, monkeypatch: pytest.MonkeyPatch
+    is_native: bool, pasts: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each its own past, whose mean is planned with; or all as much as the longest."""
+    """Each with its own past, or all with the longest."""
     monkeypatch.setattr(FakeTarget, "is_native", is_native)
     decoder = make_decoder(make_manifest(8), RandomDrafter(8, 4, 0))
-    planned: list[tuple[int, int]] = []
+    planned: list[list[int]] = []
 
-    def learn(widths: list[int], past: int, seconds: float) -> None:
-        planned.append((len(widths), past))
+    def learn(widths: list[int], pasts: list[int], seconds: float) -> None:
+        planned.append(pasts)
 
     monkeypatch.setattr(decoder.planner.times, "learn", learn)
     requests = [decoder.submit([1] * length, GenerationConfig(max_tokens=3)) for length in (40, 10)]
     decoder.finish(*requests)
-    assert (2, past) in planned
+    assert pasts in planned
 
 
 def test_a_drafter_that_is_not_ready_is_not_called_nor_blamed() -> None:
