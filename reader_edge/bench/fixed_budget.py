@@ -109,7 +109,7 @@ class FixedBudget(Planner):
         self.max_drafted = num_nodes + 1
 
     def choose(
-        self, requests: Sequence[Request], drafts: Sequence[DraftTree | None], past: int
+        self, requests: Sequence[Request], drafts: Sequence[DraftTree | None], pasts: Sequence[int]
     ) -> tuple[list[int], list[float]]:
         """Every tree has all of its draft's nodes."""
         return [1 if draft is None else len(draft) for draft in drafts], [math.inf] * len(drafts)
