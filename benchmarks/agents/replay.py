@@ -58,7 +58,7 @@ def workspace_index(tokenizer: Tokenizer) -> TextIndex:
 def replay(turns: Sequence[Turn], cost: PassCost, index: TextIndex | None) -> Iterator[Replayed]:
     """Each turn in its order; the drafter keeps what it learned of those before. index: of a workspace.
 
-    Trees are as wide as a pass pays best behind so many tokens; drafting's own time is counted.
+    Trees are as wide as a pass pays best behind so many tokens; drafting's own processor time is counted.
     """
     sources = [] if index is None else [WorkspaceSource()]
     for source in sources:
@@ -82,12 +82,12 @@ def _drafted(drafter: RetrievalDrafter, turn: Turn, times: Float64Array) -> tupl
     end = len(turn.prompt) + len(turn.answer)
     while len(token_ids) < end:
         left = turn.answer[len(token_ids) - len(turn.prompt) :]
-        began = time.perf_counter()
+        began = time.thread_time()
         [tree] = drafter.draft([DraftRequest(request, len(times), _MAX_DEPTH)])
         if not isinstance(tree, DraftTree):
             raise tree
         tree = tree.pruned(best_width(tree.values, times))
-        seconds += time.perf_counter() - began + float(times[len(tree) - 1])
+        seconds += time.thread_time() - began + float(times[len(tree) - 1])
         node, num_accepted = 0, 0
         while num_accepted < len(left) - 1 and (node := tree.child(node, left[num_accepted])) >= 0:
             num_accepted += 1

@@ -114,6 +114,7 @@ def test_every_source_together_changes_nothing(
     assert report.logit_rows_bit_equal
     assert report.is_promise_kept
     together = [run for run in report.runs if run.setting.drafter == "all sources + speculator + draft model"]
-    assert {run.setting.variant for run in together} == {*variants.VARIANTS, *variants.ARRIVAL_VARIANTS, variants.RESTORED}
+    every = {*variants.VARIANTS, *variants.ARRIVAL_VARIANTS, variants.RESTORED}
+    assert {run.setting.variant for run in together} == every
     nodes = set().union(*(run.nodes_by_source for run in together))
     assert nodes >= {"context", "history", "datastore", "logits", "speculator", "draft model"}
