@@ -161,6 +161,16 @@ CORPUS: dict[str, dict[str, bytes]] = {
         "endless nesting": b"[" * 100_000,
         "a key that is none": json.dumps({"predicate": {"public_key": "A" * 10_000}}).encode(),
     },
+    "image": {
+        "nothing": b"",
+        "a canvas of 2**48 pixels": b"RIFF\xff\xff\xff\x7fWEBPVP8X" + b"\xff" * 30,
+        "a canvas of 179 Mpx": b"RIFF\xff\xff\xff\x7fWEBPVP8X\x0a\0\0\0\0\0\0\0\x3f\x34\0\x3f\x34\0",
+        "a screen of 65,535 lines": b"GIF89a\xff\xff\xff\xff\xf7\0\0"
+        + bytes(768)
+        + b"\x2c\0\0\0\0\xff\xff\xff\xff\0\x08\0;",
+        "rows from below": b"BM" + bytes(8) + b"\x36\0\0\0\x28\0\0\0\x01\0\0\0\0\0\0\x80\x01\0\x18" + bytes(25),
+        "scans without number": b"\xff\xd8" + b"\xff\xda\0\x08\x01\x01\0\0\x3f\0" * 100_000,
+    },
 }
 
 assert CORPUS.keys() == SUBJECTS.keys()

@@ -36,6 +36,7 @@ from reader_edge_runtime.text.tokenizer import Tokenizer
 from tests.conftest import ROOT
 from tests.fake_hybrid import FakeHybridTarget, hybrid_manifest
 from tests.fake_target import FakeTarget, make_manifest
+from tests.fuzz.image_subjects import IMAGE_SUBJECTS
 from tests.fuzz.mutation import Subject, mutated, mutated_json
 from tests.fuzz.other_subjects import DEVICE_SUBJECTS, DRAFTING_SUBJECTS, SPECULATOR_SUBJECTS, arrays_file, spoil_arrays
 from tests.fuzz.signature_subjects import SIGNATURE_SUBJECTS
@@ -251,4 +252,5 @@ SUBJECTS = {
     **DRAFTING_SUBJECTS,
     **SPECULATOR_SUBJECTS,
     **SIGNATURE_SUBJECTS,
+    **IMAGE_SUBJECTS,
 }

@@ -119,8 +119,6 @@ def _gemma4(height: int, width: int, rules: ImageRules) -> _Sizes:
     unit = rules.unit
     factor = math.sqrt(rules.max_pixels / (height * width))
     rows, columns = (math.floor(factor * side / unit) for side in (height, width))
-    if not rows and not columns:
-        raise _too_narrow(height, width)
     longest = min(max(height, width) // min(height, width), rules.max_pixels // unit**2)
     if not rows:
         rows, columns = 1, longest

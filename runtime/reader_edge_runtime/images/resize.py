@@ -12,7 +12,7 @@ import numpy as np
 
 from reader_edge_runtime.arrays import Float64Array, Int32Array, Int64Array, UInt8Array
 
-_BLOCK_BYTES = 1 << 18  # of rows that are filtered at a time, which stay in a processor's cache
+_BLOCK_ROWS = 1024  # that are turned and filtered at a time: sums of a column's pixels stay in a processor's cache
 
 
 def _triangle(x: Float64Array) -> Float64Array:
@@ -74,13 +74,14 @@ def _along_rows(rows: UInt8Array, num_out: int, name: str) -> UInt8Array:
     integers, bits = _integer_weights(values)
     out = np.empty((num_out, num_columns), np.uint8)
     sums, product = np.empty(num_columns, np.int32), np.empty(num_columns, np.int32)
-    for number in range(num_out):
+    for number, (start, weights) in enumerate(zip(first.tolist(), integers, strict=True)):
         sums.fill(1 << (bits - 1))
-        for tap in np.flatnonzero(integers[number]):
-            np.multiply(rows[first[number] + tap], integers[number, tap], out=product)
+        for tap in weights.nonzero()[0].tolist():
+            np.multiply(rows[start + tap], weights[tap], out=product)
             np.add(sums, product, out=sums)
         np.right_shift(sums, bits, out=sums)
-        out[number] = np.clip(sums, 0, 255, out=sums)
+        np.maximum(sums, 0, out=sums)
+        out[number] = np.minimum(sums, 255, out=sums)
     return out
 
 
@@ -89,12 +90,10 @@ def resize(image: UInt8Array, height: int, width: int, name: str) -> UInt8Array:
     num_rows, num_columns, channels = image.shape
     if num_columns != width:
         across = np.empty((num_rows, width, channels), np.uint8)
-        step = max(1, _BLOCK_BYTES // (num_columns * channels))
-        for start in range(0, num_rows, step):
-            block = image[start : start + step]
-            columns = np.ascontiguousarray(block.swapaxes(0, 1)).reshape(num_columns, -1)
-            filtered = _along_rows(columns, width, name)
-            across[start : start + step] = filtered.reshape(width, -1, channels).swapaxes(0, 1)
+        for start in range(0, num_rows, _BLOCK_ROWS):
+            block = slice(start, start + _BLOCK_ROWS)
+            columns = np.ascontiguousarray(image[block].swapaxes(0, 1)).reshape(num_columns, -1)
+            across[block] = _along_rows(columns, width, name).reshape(width, -1, channels).swapaxes(0, 1)
         image = across
     if num_rows != height:
         image = _along_rows(image.reshape(num_rows, -1), height, name).reshape(height, width, channels)

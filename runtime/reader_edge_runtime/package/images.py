@@ -45,9 +45,9 @@ class ImageRules(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=
     mean, std: of each channel, whose values are from 0 to 1; both () where values stay so.
     Those that a family does not have are 0: min_pixels, max_pixels: of a resized image; longest_edge: its longer side
     (at most, in mistral3). tile_size: pixels of the side of a tile, in gemma3 of every image. cuts_tiles: whether large
-    images are cut into tiles, from min_tiles to max_tiles where there are bounds; has_overview: whether a small whole
-    image comes behind them. position_side: rows, and columns, of the tower's table of positions. window_size: pixels
-    of the side of a window of attention.
+    images are cut into tiles, from min_tiles to max_tiles in lfm2_vl; has_overview: whether there a small whole image
+    comes behind them, as it does in other families. position_side: rows, and columns, of the tower's table of
+    positions. window_size: pixels of the side of a window of attention.
     """
 
     family: Family

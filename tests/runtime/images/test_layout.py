@@ -1,0 +1,86 @@
+import msgspec
+import pytest
+
+from reader_edge_runtime.errors import ImageError
+from reader_edge_runtime.images.layout import lay_out
+from reader_edge_runtime.package.images import ImageRules
+from tests.runtime.images.published_rules import RULES
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "text"),
+    [
+        ("qwen2_5_vl", (84, 56), "<|image_pad|>" * 6),
+        ("gemma3", (9, 9), f"\n\n<start_of_image>{'<image_soft_token>' * 256}<end_of_image>\n\n"),
+        ("mistral3", (56, 28), "[IMG][IMG][IMG_END]"),
+        ("mistral3", (28, 56), "[IMG][IMG_BREAK][IMG][IMG_END]"),
+    ],
+)
+def test_text_that_stands_for_an_image(name: str, size: tuple[int, int], text: str) -> None:
+    assert lay_out(*size, RULES[name]).text == text
+
+
+def test_tiles_are_named_by_row_and_column() -> None:
+    lfm2, smolvlm = lay_out(900, 900, RULES["lfm2_vl"]), lay_out(1000, 400, RULES["smolvlm"])
+    marks = "<|img_row_1_col_1|><|img_row_1_col_2|><|img_row_2_col_1|><|img_row_2_col_2|><|img_thumbnail|>"
+    assert lfm2.text.replace("<image>", "") == f"<|image_start|>{marks}<|image_end|>"
+    fake = "<fake_token_around_image>"
+    rows = [[f"{fake}<row_{row}_col_{column}>" for column in (1, 2, 3, 4)] for row in (1, 2)]
+    tiles = "".join("".join(row) + "\n" for row in rows)
+    assert smolvlm.text.replace("<image>", "") == f"{tiles}\n{fake}<global-img>{fake}"
+
+
+@pytest.mark.parametrize("name", ["qwen3_5", "qwen2_5_vl", "mistral3"])
+@pytest.mark.parametrize("size", [(16384, 1), (1, 16384)])
+def test_a_line_is_refused_where_its_model_takes_none(name: str, size: tuple[int, int]) -> None:
+    sentence = f"An image of {size[0]} x {size[1]} pixels is too narrow for this model: crop it."
+    with pytest.raises(ImageError, match=f"^{sentence}$"):
+        lay_out(*size, RULES[name])
+
+
+def test_gemma4_gives_a_line_its_most_tokens() -> None:
+    assert lay_out(16384, 1, RULES["gemma4"]).parts[0].grid == (1, 280)
+    assert lay_out(1, 16384, RULES["gemma4"]).parts[0].grid == (280, 1)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_no_size_makes_more_than_a_bounded_number_of_tokens(name: str) -> None:
+    sides = (1, 2, 13, 27, 28, 333, 1000, 4096, 16384)
+    for width in sides:
+        for height in sides:
+            try:
+                layout = lay_out(width, height, RULES[name])
+            except ImageError:
+                continue
+            assert 0 < layout.num_tokens <= 16384 + 256
+            assert all(min(size) > 0 for size in layout.sizes)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rules_come_back_from_a_manifest(name: str) -> None:
+    assert msgspec.json.decode(msgspec.json.encode(RULES[name]), type=ImageRules) == RULES[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("qwen3_5", {"position_side": 0}),
+        ("qwen3_5", {"tile_size": 512}),
+        ("qwen3_5", {"max_pixels": 1000}),
+        ("qwen3_5", {"mean": [0.5]}),
+        ("qwen3_5", {"std": [0.5, 0.5, 0]}),
+        ("qwen3_5", {"filter": "nearest"}),
+        ("qwen3_5", {"family": "llava"}),
+        ("qwen3_5", {"patch_size": 0}),
+        ("qwen3_5", {"colour": 1}),
+        ("qwen2_5_vl", {"window_size": 100}),
+        ("gemma3", {"tile_size": 900}),
+        ("smolvlm", {"tile_size": 64}),
+        ("smolvlm", {"tile_size": 8}),
+        ("lfm2_vl", {"min_tiles": 11}),
+        ("lfm2_vl", {"tile_size": 500}),
+    ],
+)
+def test_rules_that_cannot_be_are_refused(name: str, changed: dict[str, object]) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({**msgspec.to_builtins(RULES[name]), **changed}, ImageRules)
