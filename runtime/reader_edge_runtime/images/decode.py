@@ -115,10 +115,18 @@ def _opened(source: object, name: str) -> "Image":
 
 
 def _webp_size(data: bytes) -> tuple[int, int] | None:
-    """The canvas of an extended WebP file, for which Pillow takes memory when it opens it."""
-    if data[:4] != b"RIFF" or data[8:16] != b"WEBPVP8X":
+    """What the header of a WebP file says, for which Pillow takes memory as soon as it opens it."""
+    if data[:4] != b"RIFF" or data[8:12] != b"WEBP":
         return None
-    return int.from_bytes(data[24:27], "little") + 1, int.from_bytes(data[27:30], "little") + 1
+    match data[12:16]:
+        case b"VP8X":
+            return int.from_bytes(data[24:27], "little") + 1, int.from_bytes(data[27:30], "little") + 1
+        case b"VP8L":
+            bits = int.from_bytes(data[21:25], "little")
+            return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+        case _:
+            width, height = (int.from_bytes(data[at : at + 2], "little") & 0x3FFF for at in (26, 28))
+            return width, height
 
 
 def _check_size(size: tuple[int, int], name: str) -> None:

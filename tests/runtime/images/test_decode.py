@@ -159,14 +159,30 @@ def _bmp(width: int, height: int) -> bytes:
 
 
 def _webp(width: int, height: int) -> bytes:
+    """An animation, whose header has its size alone."""
     data = bytearray(encoded(RGB, "WEBP", save_all=True, append_images=[GREY.convert("RGB")]))
     assert data[12:16] == b"VP8X"
     data[24:30] = (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
     return bytes(data)
 
 
-@pytest.mark.parametrize("size", [(12_000, 12_000), (8_000, 8_000), (20_000, 100), (100, 20_000), (MAX_SIDE, MAX_SIDE)])
-@pytest.mark.parametrize("made", [_png, _jpeg, _gif, _gif_frame, _bmp, _webp])
+def _webp_lossy(width: int, height: int) -> bytes:
+    data = bytearray(encoded(RGB, "WEBP", lossless=False))
+    assert data[12:16] == b"VP8 "
+    data[26:30] = struct.pack("<HH", min(width, 0x3FFF), min(height, 0x3FFF))
+    return bytes(data)
+
+
+def _webp_lossless(width: int, height: int) -> bytes:
+    data = bytearray(encoded(RGB, "WEBP"))
+    assert data[12:16] == b"VP8L"
+    bits = min(width - 1, 0x3FFF) | min(height - 1, 0x3FFF) << 14 | data[24] >> 4 << 28
+    data[21:25] = bits.to_bytes(4, "little")
+    return bytes(data)
+
+
+@pytest.mark.parametrize("size", [(12_000, 12_000), (8_000, 8_000), (MAX_SIDE, MAX_SIDE)])
+@pytest.mark.parametrize("made", [_png, _jpeg, _gif, _gif_frame, _bmp, _webp, _webp_lossy, _webp_lossless])
 def test_more_pixels_than_the_limit_are_refused_before_memory_is_taken(
     made: Callable[[int, int], bytes], size: tuple[int, int]
 ) -> None:
@@ -175,6 +191,12 @@ def test_more_pixels_than_the_limit_are_refused_before_memory_is_taken(
     Image.init()
     with memory_limit(24 << 20), pytest.raises(ImageError, match=r"^The image has .* pixels, but may have 50000000"):
         decode_image(data)
+
+
+@pytest.mark.parametrize("size", [(20_000, 10), (10, 20_000)])
+def test_long_sides_are_refused(size: tuple[int, int]) -> None:
+    with pytest.raises(ImageError, match=f"has {size[0]} x {size[1]} pixels, .* 50000000 at most, and 16384 on a side"):
+        decode_image(_png(*size))
 
 
 def test_a_pil_image_has_the_same_limits() -> None:
