@@ -297,7 +297,7 @@ def test_a_terminal_sees_phases_and_shares(package: Path, tmp_path: Path, monkey
     ("prompt", "words"),
     [
         ({"prompt": "cat " * 5000}, "tokens"),
-        ({"prompt": "\ud800 x"}, "surrogate"),
+        ({"prompt": "\ud800 x"}, "is not valid JSON"),
         ({"messages": [{"role": "user", "content": "cat"}]}, "has no chat template"),
     ],
     ids=["a long one", "half a character", "messages"],
@@ -308,7 +308,7 @@ def test_bad_prompts_are_named_by_line_before_the_work(prompt: dict[str, object]
     command = ["train-drafter", "models/demo/package", "-o", str(tmp_path / "new"), "--text", str(text)]
     result = CliRunner().invoke(main, command)
     assert result.exit_code == 1
-    assert result.stderr.startswith(f"Error: Line 2 of '{text}': ")
+    assert result.stderr.startswith(f"Error: Line 2 of '{text}'")
     assert words in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["own.jsonl"]
 
