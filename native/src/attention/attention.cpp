@@ -5,12 +5,14 @@
 #include <cstring>
 
 #include "kernels.h"
+#include "machine/scratch.h"
 
 namespace reader_edge {
 namespace {
 
 constexpr std::int64_t kRowStep = 16;  // tasks of a head have as many rows as each other, but for a rest
 constexpr std::int64_t kColumnStep = 64;
+constexpr std::int64_t kSerialColumns = 32 * 1024;  // of a mask: fewer are not worth waking threads
 constexpr float kMasked = -1e29f;  // a masked score's exponential is zero
 
 std::int64_t divided_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
@@ -45,21 +47,38 @@ std::int64_t masked_before(const float* mask, std::int64_t count) {
   return j;
 }
 
-SequencePart part_of(const AttentionShape& s, const float* query, const float* mask) {
-  SequencePart part{s.visible, s.visible, 0, s.nodes};
+// What a node sees: columns [begin, end), those before `first` without a word of the mask.
+struct Seen {
+  std::int64_t begin, first, end;
+};
+
+Seen seen_by(const float* mask, std::int64_t visible) {
+  std::int64_t end = visible;
+  while (end > 0 && mask[end - 1] <= kMasked) --end;
+  if (end == 0) return {0, 0, visible};  // a node that sees nothing sees every column alike
+  const std::int64_t begin = masked_before(mask, end);
+  return {begin, begin + kernels().attention.zeros_before(mask + begin, end - begin), end};
+}
+
+// seen, ends: (N,), of which those of nodes that repeat others are not written.
+SequencePart part_of(const AttentionShape& s, const float* query, const float* mask, const ParallelFor& parallel_for,
+                     Seen* seen, std::int64_t* ends) {
+  SequencePart part{s.visible, s.visible, 0, s.nodes, ends};
   while (part.nodes > 1 && is_repeated(s, query, mask, part.nodes - 1)) --part.nodes;
-  for (std::int64_t node = 0; node < part.nodes; ++node) {
-    const float* const row = mask + node * s.visible;
-    std::int64_t end = s.visible;
-    while (end > 0 && row[end - 1] <= kMasked) --end;
-    part.last = std::max(part.last, end == 0 ? s.visible : end);  // a node that sees nothing sees every column alike
-    part.begin = masked_before(row, end == 0 ? 0 : part.begin);
+  const auto see = [&](std::size_t node) {
+    seen[node] = seen_by(mask + static_cast<std::int64_t>(node) * s.visible, s.visible);
+  };
+  if (part.nodes * s.visible > kSerialColumns) {
+    parallel_for(static_cast<std::size_t>(part.nodes), see);
+  } else {
+    for (std::size_t node = 0; node < static_cast<std::size_t>(part.nodes); ++node) see(node);
   }
+  for (std::int64_t node = 0; node < part.nodes; ++node) part.begin = std::min(part.begin, seen[node].begin);
   for (std::int64_t node = 0; node < part.nodes; ++node) {
-    const float* const row = mask + node * s.visible + part.begin;
-    part.first = kernels().attention.zeros_before(row, std::min(part.first, s.visible - part.begin));
+    part.first = std::min(part.first, seen[node].begin == part.begin ? seen[node].first - part.begin : 0);
+    ends[node] = seen[node].end - part.begin;
+    part.last = std::max(part.last, ends[node]);
   }
-  part.last -= part.begin;
   return part;
 }
 
@@ -69,10 +88,20 @@ KvRows rows_behind(const KvRows& rows, std::int64_t offset) {
 
 }  // namespace
 
-std::vector<SequencePart> parts_of_sequences(const AttentionShape& s, const float* query, const float* mask) {
+std::int64_t SequencePart::last_of(std::int64_t first_row, std::int64_t count) const {
+  std::int64_t end = 0;
+  for (std::int64_t row = first_row; row < first_row + count; ++row) end = std::max(end, ends[row % nodes]);
+  return end;
+}
+
+std::vector<SequencePart> parts_of_sequences(const AttentionShape& s, const float* query, const float* mask,
+                                             const ParallelFor& parallel_for) {
+  static thread_local Scratch kept_seen, kept_ends;
+  Seen* const seen = kept_seen.take<Seen>(s.nodes);
+  std::int64_t* const ends = kept_ends.take<std::int64_t>(s.batch * s.nodes);
   std::vector<SequencePart> parts;
   for (std::int64_t sequence = 0; sequence < s.batch; ++sequence) {
-    parts.push_back(part_of(s, query, mask));
+    parts.push_back(part_of(s, query, mask, parallel_for, seen, ends + sequence * s.nodes));
     query += s.query_heads * s.nodes * s.head_size;
     mask += s.nodes * s.visible;
   }
@@ -85,11 +114,12 @@ void attend(const AttentionShape& s, const AttentionTensors& tensors, const std:
             bool has_integers, std::int64_t task) {
   const std::int64_t head = task / most_tasks_of_head(s), index = task % most_tasks_of_head(s);
   const std::int64_t sequence = head / s.kv_heads, group = group_size(s);
-  const SequencePart part = parts[static_cast<std::size_t>(sequence)];
+  SequencePart part = parts[static_cast<std::size_t>(sequence)];
   const std::int64_t num_rows = group * part.nodes, tasks = tasks_of(num_rows);
   if (index >= tasks) return;
   const std::int64_t task_rows = divided_up(divided_up(num_rows, kRowStep), tasks) * kRowStep;
   const std::int64_t first = index * task_rows, count = std::min(task_rows, num_rows - first);
+  part.last = part.last_of(first, count);
   const std::int64_t node_size = (s.has_merged_heads ? s.query_heads : 1) * s.head_size;  // between outputs of a head
 
   QueryPlace rows[kMaxTaskRows];

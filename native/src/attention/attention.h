@@ -1,7 +1,9 @@
 // One call of attention over a tree mask, read straight from an fp32 or fp16 KV cache: its tensors, and how it is run.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <vector>
 
@@ -30,11 +32,15 @@ struct AttentionTensors {
 };
 
 // What counts of a sequence. Columns before `begin` are masked for every node, as those before a window are. Counted from
-// there, the mask says nothing before column `first`, and nothing is visible from `last` on. Nodes from `nodes` on repeat
-// the one before them, as padding does, and get its output. Rows of a KV head: its group's queries of the others,
-// G * nodes of them.
+// there, the mask says nothing before column `first`, and nothing is visible from `last` on, to a node from ends[node]
+// on. Nodes from `nodes` on repeat the one before them, as padding does, and get its output. Rows of a KV head: its
+// group's queries of the others, G * nodes of them.
 struct SequencePart {
   std::int64_t begin, first, last, nodes;
+  const std::int64_t* ends;
+
+  // What rows [first_row, first_row + count) of a KV head see ends here: nodes of a prompt see none behind themselves.
+  std::int64_t last_of(std::int64_t first_row, std::int64_t count) const;
 };
 
 // A query row: where it lies, where its output goes, where its node's row begins in its sequence's mask, and the score of
@@ -62,8 +68,12 @@ inline float sink_of(const float* sinks, std::int64_t query_head) {
   return sinks == nullptr ? -std::numeric_limits<float>::infinity() : sinks[query_head];
 }
 
-// Of every sequence. query: (B, Hq, N, D).
-std::vector<SequencePart> parts_of_sequences(const AttentionShape& shape, const float* query, const float* mask);
+// work(i) for i in [0, count), in any order.
+using ParallelFor = std::function<void(std::size_t count, const std::function<void(std::size_t)>& work)>;
+
+// Of every sequence. query: (B, Hq, N, D). Their ends are in memory of the thread's own, until the next call.
+std::vector<SequencePart> parts_of_sequences(const AttentionShape& shape, const float* query, const float* mask,
+                                             const ParallelFor& parallel_for);
 
 // Tasks are independent: run attend() for every index below num_tasks, on any thread.
 std::int64_t num_tasks(const AttentionShape& shape);

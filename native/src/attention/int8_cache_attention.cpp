@@ -45,14 +45,15 @@ void Int8CacheAttentionBase::compute(KernelCall& call) const {
   if (shape.batch == 0 || shape.nodes == 0 || shape.query_heads == 0) return;
 
   const float* const sinks = has_sinks_ ? sinks_of(call, 6, shape.query_heads) : nullptr;
+  const auto on_all_threads = [&](std::size_t count, const auto& work) { call.parallel_for(count, work); };
+  const auto parts = parts_of_sequences(shape, query.data, mask.data, on_all_threads);
   const Int8CacheCall tensors{shape,       rotation_, unit_, query.data, keys.data,
-                              values.data, mask.data, sinks, output,     parts_of_sequences(shape, query.data, mask.data)};
+                              values.data, mask.data, sinks, output,     parts};
   const std::int64_t num_tasks = tensors.num_tasks(), seen = tensors.most_seen();
   const std::int64_t run = std::max((seen / kRuns / kRunRows + 1) * kRunRows, kLeastRun);
   const bool is_cut = num_tasks < kEnoughTasks && seen >= 2 * kLeastRun &&
                       num_tasks * tensors.rows_of_task() * tensors.score_stride() <= kMostScores;
   if (is_cut) {
-    const auto on_all_threads = [&](std::size_t count, const auto& work) { call.parallel_for(count, work); };
     attend_tasks(tensors, 0, num_tasks, run, on_all_threads);
     return;
   }

@@ -171,7 +171,7 @@ class Tasks {
     const std::int64_t num_rows = call_.group_size() * part.nodes;
     const std::int64_t first = std::min(index % call_.tasks_of_head() * call_.rows_of_task(), num_rows);
     const std::int64_t count = std::min(call_.rows_of_task(), num_rows - first);
-    task.num_visible = count == 0 ? 0 : part.last;
+    task.num_visible = part.last_of(first, count);
     task.mask = {call_.mask + sequence * s.nodes * s.visible + part.begin, part.nodes, s.visible, part.first};
     task.rows = {first, count, plane_bytes, call_.score_stride(), planes, task.plane_sums, task.factors, scores};
     std::fill_n(task.sinks, kMostQueryRows, 0.0f);

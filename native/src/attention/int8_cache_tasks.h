@@ -1,9 +1,7 @@
 // One call of attention over a cache of eight bits, cut into tasks and runs.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 #include "attention/attention.h"
@@ -36,9 +34,6 @@ struct Int8CacheCall {
   float sink_of_row(std::int64_t head, std::int64_t row) const;  // -infinity without
   const SequencePart& part_of(std::int64_t head) const { return parts[static_cast<std::size_t>(head / shape.kv_heads)]; }
 };
-
-// work(i) for i in [0, count), in any order.
-using ParallelFor = std::function<void(std::size_t count, const std::function<void(std::size_t)>& work)>;
 
 constexpr std::int64_t kRunRows = 256;  // runs are multiples of it
 

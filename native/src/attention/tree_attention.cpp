@@ -68,7 +68,8 @@ void TreeAttention::compute_over(KernelCall& call) const {
   const AttentionTensors tensors{query.data, rows_of(keys.data), rows_of(values.data), mask.data, sinks,
                                  call.output<float>(0, sizes).data};
   const auto count = static_cast<std::size_t>(num_tasks(shape));
-  const auto parts = parts_of_sequences(shape, query.data, mask.data);
+  const auto on_all_threads = [&](std::size_t tasks, const auto& work) { call.parallel_for(tasks, work); };
+  const auto parts = parts_of_sequences(shape, query.data, mask.data, on_all_threads);
   const auto work = [&](std::size_t task) {
     attend(shape, tensors, parts, form_.has_integers, static_cast<std::int64_t>(task));
   };

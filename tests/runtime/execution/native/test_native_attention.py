@@ -152,6 +152,20 @@ def test_a_window_keeps_the_bits_and_nothing_before_it_is_read(
 
 
 @pytest.mark.parametrize("kind", FORMS, ids=str)
+def test_a_prompt_keeps_the_bits_and_nothing_behind_a_run_of_its_nodes_is_read(kind: Attention, tmp_path: Path) -> None:
+    past, num_nodes = 250, 140
+    attention = _attention(tmp_path, 64, 1, 1, kind)
+    feed = attention_feed(np.random.default_rng(3), past, num_nodes, 1, 1, 64)
+    cached = cached_feed(feed, kind)
+    output = attention.check(**cached)[0].reshape(num_nodes, 64)
+    spoilt = {name: cached[name].copy() for name in ("key", "value")}
+    for rows in spoilt.values():
+        rows[..., 100:, :] = 127 if kind == INT8_CACHE else np.nan
+    unread = attention.run_native(cached | spoilt)[0].reshape(num_nodes, 64)
+    np.testing.assert_array_equal(unread[:40].view(np.uint8), output[:40].view(np.uint8))
+
+
+@pytest.mark.parametrize("kind", FORMS, ids=str)
 @pytest.mark.parametrize("past", [0, 40, 600])
 @pytest.mark.parametrize(("head_size", "group_size"), [(64, 8), (64, 1), (80, 3)])
 def test_sinks_keep_the_bits(head_size: int, group_size: int, past: int, kind: Attention, tmp_path: Path) -> None:
