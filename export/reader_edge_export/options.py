@@ -38,6 +38,7 @@ class ExportOptions:
     speculator: a folder with a trained speculator, or AUTO for the layers for later tokens of the model itself.
     calibration_text: a text file that int8, int8-a16 and int4 are calibrated on; None takes the bundled texts.
     chat_template: a Jinja file; None takes the model's own.
+    has_images: whether what sees images comes along, of a model that has it and is exported for CPUs.
     """
 
     precision: str = AUTO
@@ -51,6 +52,7 @@ class ExportOptions:
     target: str | None = None
     speculator: str | Path | None = None
     chat_template: Path | None = None
+    has_images: bool = True
 
     def __post_init__(self) -> None:
         if self.precision not in (AUTO, *PRECISIONS):
@@ -154,6 +156,11 @@ class ExportOptions:
     def is_for_devices(self) -> bool:
         """Whether the package gets what a GPU needs: its cache's mover, and few numbers to read after a pass."""
         return self._is_half or (self.precision, self.attention) == ("fp32", "fast")
+
+    @property
+    def can_see(self) -> bool:
+        """Whether images are wanted, and these options leave room for them."""
+        return self.has_images and self.attention == "exact" and not self.is_for_devices
 
     @property
     def _is_half(self) -> bool:

@@ -13,6 +13,7 @@ from reader_edge_export.calibration.calibration import Calibration
 from reader_edge_export.calibration.sensitivity import gradient_sizes, measure_sensitivity
 from reader_edge_export.checks.chat_check import ChatCheck, check_chats
 from reader_edge_export.checks.package_check import CachedCheck, PackageCheck, has_checks
+from reader_edge_export.images.image_export import ImageExport
 from reader_edge_export.journal import MOMENTS_NAME, WORK_NAME, Journal
 from reader_edge_export.mlir import NUM_STEPS, check_modules, write_mlir
 from reader_edge_export.options import IREE, ExportOptions
@@ -22,6 +23,7 @@ from reader_edge_export.package_graph import TOP_K, write_commit_graph, write_gr
 from reader_edge_export.progress import Progress
 from reader_edge_export.quantize.gguf_products import StoredTypes
 from reader_edge_export.sources.folder.folder_tokenizer import read_template
+from reader_edge_export.sources.image_part import ImagePart
 from reader_edge_export.sources.layered_model import LayeredModel
 from reader_edge_export.sources.source import Source
 from reader_edge_export.sources.source_model import SourceModel, hidden_size_of, vocab_size_of
@@ -42,7 +44,7 @@ from reader_edge_runtime.package.manifest import (
 )
 from reader_edge_runtime.package.manifest_file import write_manifest
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.package.package_parts import SpeculatorPart
+from reader_edge_runtime.package.package_parts import ImagesPart, SpeculatorPart
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 _TRACED_NAME = "traced.onnx"
@@ -61,8 +63,8 @@ class _Opened(NamedTuple):
 class PackageExport:
     """One export of a checked source into a folder that is empty, or has what a killed export of the same key left.
 
-    calibration: what rounding may learn from. on_message: gets lines that should stay. speculator: a trained one that
-    comes along.
+    calibration: what rounding may learn from. on_message: gets lines that should stay. speculator, images: a trained
+    one, and what sees images, that come along.
     other_types: after `run`, how many matrices of each type could not stay as they are, where others do. chats: after
     `run` with checks, how the chat template was found to render conversations.
     """
@@ -77,9 +79,12 @@ class PackageExport:
         key: str,
         on_message: Callable[[str], None],
         speculator: SpeculatorFiles | None = None,
+        images: ImagePart | None = None,
     ) -> None:
         self._speculator_source = speculator
         self._speculator: SpeculatorExport | None = None
+        self._image_part = images
+        self._images: ImageExport | None = None
         self._source = source
         self._options = options
         self._precision = PRECISIONS[options.precision]
@@ -106,10 +111,11 @@ class PackageExport:
                 self._calibrate(opened, calibration, journal)
             files = self._store(opened.model, work, calibration, journal)
             own_files, part = self._store_speculator(opened, work, calibration)
+            image_files, images = self._store_images(work)
             self._write_for_engines(layers, work)
             with self._progress.enter("naming the files"):
-                manifest = self._manifest(opened, layers, {**files, **own_files}, state_ids)
-                manifest = replace(manifest, speculator=part)
+                manifest = self._manifest(opened, layers, {**files, **own_files, **image_files}, state_ids)
+                manifest = replace(manifest, speculator=part, images=images)
             manifest = self._checked(manifest, opened, journal)
             write_manifest(self._folder, manifest)
         return manifest
@@ -130,6 +136,8 @@ class PackageExport:
             text = text_tokenizer(tokenizer)
             check_chat_template(text, self._source.max_context)
             write_tokenizer(tokenizer, self._folder)
+            if self._image_part is not None:
+                self._images = ImageExport.of(self._image_part, model)
         kept = StoredTypes.of(model) if self._precision.keeps_blocks else StoredTypes()
         self.other_types = kept.num_others
         return _Opened(model, tokenizer, text, kept)
@@ -143,7 +151,8 @@ class PackageExport:
 
     def _trace(self, model: SourceModel, work: Path, state_ids: tuple[int, ...]) -> list[TracedLayer]:
         with self._progress.enter("tracing"):
-            return trace_model(model, self._source.max_context, work / _TRACED_NAME, state_ids)
+            images = None if self._images is None else self._images.rows
+            return trace_model(model, self._source.max_context, work / _TRACED_NAME, state_ids, images=images)
 
     def _store(
         self, model: SourceModel, work: Path, calibration: Calibration, journal: Journal
@@ -169,6 +178,12 @@ class PackageExport:
         with self._progress.enter("storing the speculator"):
             arguments = opened.model, opened.text, self._calibration, calibration, self._folder, work, self._progress
             return self._speculator.write(*arguments)
+
+    def _store_images(self, work: Path) -> tuple[Mapping[str, FileEntry], ImagesPart | None]:
+        if self._images is None:
+            return {}, None
+        with self._progress.enter("storing what sees images"):
+            return self._images.write(self._folder, work, self._progress)
 
     def _write_for_engines(self, layers: Sequence[TracedLayer], work: Path) -> None:
         """Write what only devices and IREE read."""
@@ -210,6 +225,9 @@ class PackageExport:
         if self._speculator is not None and manifest.speculator is not None:
             with self._progress.enter("checking the speculator's graph"):
                 figures = figures | self._speculator.check(model, text, self._folder, manifest.speculator)
+        if self._images is not None:
+            with self._progress.enter("checking what sees images"):
+                figures = figures | self._images.check(self._folder)
         manifest = replace(manifest, checks=figures | self.chats.figures())
         if kind == "quick":
             return manifest
@@ -238,7 +256,8 @@ class PackageExport:
 
     def _size(self, model: SourceModel, in_eight_bits: Set[str] | None = None) -> PackageSize:
         size = PackageSize.of(model, self._options, in_eight_bits)
-        return replace(size, others=size.others + (self._speculator.num_bytes if self._speculator else 0))
+        parts = (part.num_bytes for part in (self._speculator, self._images) if part is not None)
+        return replace(size, others=size.others + sum(parts))
 
     def _manifest(
         self, opened: _Opened, layers: list[TracedLayer], files: Mapping[str, FileEntry], state_ids: tuple[int, ...]

@@ -53,7 +53,8 @@ class GraphKind:
     """A kind of graph that packages have: a target's, a speculator's.
 
     report: adds its outputs beside those of the trace. is_beside_target: whether the target was written before, to
-    whose weights it refers. borrow: has it read matrices of the target's graph, before its own are stored.
+    whose weights it refers. borrow: has it read matrices of the target's graph, before its own are stored. lower: of a
+    graph that keeps nothing of a text, what is done in place of all else; its matrices stay in fp32.
     """
 
     graph_name: str
@@ -61,6 +62,7 @@ class GraphKind:
     report: Callable[[GraphEditor, ExportOptions], None]
     is_beside_target: bool = False
     borrow: Callable[[GraphEditor], None] = lambda editor: None
+    lower: Callable[[GraphEditor], None] | None = None
 
 
 def write_graph(
@@ -88,11 +90,15 @@ def write_graph(
         editor = GraphEditor(model, weights)
         insert_matrices(editor, source)
         advance = (progress or Progress()).share(num_stored(model.graph, options.precision))
-        _lower(editor, options, calibration, journal, advance, on_choice, kind)
+        if kind.lower is None:
+            _lower(editor, options, calibration, journal, advance, on_choice, kind)
+        else:
+            kind.lower(editor)
         for value in model.graph.initializers.values():
             value.const_value = _written(value, weights, advance)
-    num_heads = source.skeleton.config.num_attention_heads
-    model.metadata_props[LOWERING_PROPERTY] = lowering_id(options.precision, options.attention, num_heads)
+    if kind.lower is None:
+        num_heads = source.skeleton.config.num_attention_heads
+        model.metadata_props[LOWERING_PROPERTY] = lowering_id(options.precision, options.attention, num_heads)
     graph = folder / kind.graph_name
     ir.save(model, graph)
     onnx.checker.check_model(graph, full_check=True)

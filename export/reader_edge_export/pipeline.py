@@ -16,6 +16,7 @@ from reader_edge_export.package.source_files import export_key, readable, unchan
 from reader_edge_export.progress import OnPhase, OnShare, Progress
 from reader_edge_export.sources.architectures import check_options
 from reader_edge_export.sources.find import check_kind, find_source
+from reader_edge_export.sources.image_part import find_images, without_modules
 from reader_edge_export.sources.source import Source
 from reader_edge_export.speculators.formats.find import AUTO, find_speculator
 from reader_edge_export.speculators.formats.folders import SpeculatorFiles
@@ -62,6 +63,7 @@ def export_model(
                 found.check_keepable()
             path = options.calibration_text
             calibration = TextSet.bundled("calibration") if path is None else TextSet.read(path)
+            images = find_images(found) if options.can_see else None
             speculator = _speculator(options, found)
             own_files = [] if speculator is None else speculator.files
             key = export_key(found, options, calibration, own_files)
@@ -69,7 +71,7 @@ def export_model(
             with progress.enter("loading PyTorch"):
                 from reader_edge_export.package_export import PackageExport
 
-            export = PackageExport(found, options, calibration, partial, progress, key, on_message, speculator)
+            export = PackageExport(found, options, calibration, partial, progress, key, on_message, speculator, images)
             manifest = export.run()
     return ExportReport(
         Path(out),
@@ -85,7 +87,7 @@ def export_model(
         export.chats.adapted,
         export.chats.different,
         export.chats.repaired,
-        found.left_out,
+        without_modules(found.left_out, images),
         speculator_warning(manifest.checks),
         export.ends,
         manifest.sampling,

@@ -35,6 +35,7 @@ class ExportArguments:
     target: What IREE's modules are for: a kind of processor. Default: this machine's processor.
     speculator: Include a trained speculator: a folder of EAGLE-3 or MTP, or 'auto' for the layers for later tokens
       (mtp.*) of MODEL itself, as Qwen3.5 has them. Refused for devices, portable graphs and IREE.
+    --no-images has_images: Leave out what sees images, of a model of images and texts.
     force: Replace an existing package.
     """
 
@@ -48,6 +49,7 @@ class ExportArguments:
     engine: Annotated[str, ("onnxruntime", "iree")] = "onnxruntime"
     target: Annotated[str | None, ("x86-64-v4", "x86-64-v3", "aarch64")] = None
     speculator: str | None = None
+    has_images: bool = True
     force: bool = False
 
 

@@ -1,5 +1,6 @@
 """Runs a graph without the runtime, on one tree behind two prompts of different lengths."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,23 @@ ELEMENT_TYPES = {
     "tensor(int32)": np.int32,
     "tensor(int64)": np.int64,
 }
+Feed = dict[str, npt.NDArray[Any]]
+See = Callable[[npt.NDArray[np.int64], slice], Feed]
+
+
+def _unseeing(depths: npt.NDArray[np.int64], slots: slice) -> Feed:
+    """A `See` of graphs of texts."""
+    return {}
 
 
 class GraphRunner:
-    """The contract followed by hand, apart from the runtime: masks, positions and in-place buffers."""
+    """The contract followed by hand, apart from the runtime: masks, positions and in-place buffers.
 
-    def __init__(self, graph: Path, window: int | None, library: Path | None = None) -> None:
+    see: of nodes' depths (B, N) in some slots, what a graph of images takes besides, and in place of their positions.
+    """
+
+    def __init__(self, graph: Path, window: int | None, library: Path | None = None, see: See = _unseeing) -> None:
+        self.see = see
         options = cpu_options(1)
         if library is not None:
             options.register_custom_ops_library(str(library))
@@ -79,15 +91,16 @@ class GraphRunner:
         num_pending: list[int],
     ) -> Float32Array:
         num_sequences, num_nodes = input_ids.shape
-        feed: dict[str, npt.NDArray[Any]] = {
+        feed: Feed = {
             "input_ids": input_ids,
             "position_ids": positions,
-            "tree_mask": _as_mask(seen),
+            "tree_mask": as_mask(seen),
             "write_pos": np.array(write_pos),
             "logit_rows": np.tile(np.arange(num_nodes), (num_sequences, 1)),
         }
         if self.window is not None:
-            feed["tree_mask_sliding"] = _as_mask(seen & self._near(positions, write_pos, seen.shape[2]))
+            feed["tree_mask_sliding"] = as_mask(seen & self._near(positions, write_pos, seen.shape[2]))
+        feed |= self.see(positions, slots)
         if self.states:
             feed |= {"parents": parents, "num_kept": np.array(num_kept), "num_pending": np.array(num_pending)}
             feed |= {f"pending_{name}": rows[slots] for name, rows in self.pending.items()}
@@ -131,7 +144,7 @@ class GraphRunner:
         return positions[:, :, None] - keys[:, None, :] < (self.window or 0)
 
 
-def _as_mask(seen: npt.NDArray[np.bool_]) -> Float32Array:
+def as_mask(seen: npt.NDArray[np.bool_]) -> Float32Array:
     return np.where(seen, 0, MASKED).astype(np.float32)[:, None]
 
 

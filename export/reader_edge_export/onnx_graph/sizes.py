@@ -34,6 +34,7 @@ Size = int | str | None
 Sizes = tuple[Size, ...]
 
 _FREE_SIZES = {"B": (7, 23), "N": (11, 29), "M": (13, 31), "S": (17, 37), "R": (19, 41), "P": (43, 47)}
+_FREE_SIZES["K"] = (53, 61)  # rows of images
 _FREE_SIZES |= {"N1": (5, 9), "N2": (6, 20)}  # nodes of a speculator, N together
 _FREE_SIZES["T"] = (7 * 11, 23 * 29)  # rows of all sequences, one behind the other
 _NAMES: dict[tuple[object, object], str] = {numbers: name for name, numbers in _FREE_SIZES.items()}

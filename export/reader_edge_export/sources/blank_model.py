@@ -109,7 +109,7 @@ def check_largest(model: PreTrainedModel, source: str, error: type[ExportError] 
     """
     head: Any = model.get_output_embeddings()
     embeddings = [module.weight for module in model.modules() if isinstance(module, torch.nn.Embedding)]
-    looked_up = {id(weight) for weight in embeddings if weight is not head.weight}  # a few rows at a time
+    looked_up = {id(weight) for weight in embeddings if head is None or weight is not head.weight}  # a few rows each
     read = [parameter for parameter in model.parameters() if id(parameter) not in looked_up]
     sizes = [each.nbytes // (len(each) if each.ndim > 2 else 1) for each in read]
     _check_free(2 * max(sizes), source, error)

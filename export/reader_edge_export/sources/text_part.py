@@ -14,8 +14,9 @@ _TEXT_TYPES = {  # by model_type of the whole: those of the text model that can 
     "qwen3_5": ("qwen3_5_text",),
     "gemma4": ("gemma4_text",),
     "qwen3_5_moe": ("qwen3_5_moe_text",),
+    "lfm2_vl": ("lfm2",),
 }
-_NAMES = ("Mistral3", "Gemma3", "Qwen3_5", "Gemma4", "Qwen3_5Moe")
+_NAMES = ("Mistral3", "Gemma3", "Qwen3_5", "Gemma4", "Qwen3_5Moe", "Lfm2Vl")
 _CLASSES = tuple(f"{name}ForConditionalGeneration" for name in _NAMES)
 _IMAGE_KEYS = (  # of config.json, of sounds too
     *("vision_config", "image_token_index", "image_token_id", "boi_token_index", "boi_token_id", "eoi_token_index"),
@@ -23,6 +24,9 @@ _IMAGE_KEYS = (  # of config.json, of sounds too
     *("spatial_merge_size", "vision_feature_layer", "video_token_id", "vision_start_token_id", "vision_end_token_id"),
     *("audio_config", "audio_token_id", "boa_token_id", "eoa_token_id", "eoa_token_index"),
     *("vision_soft_tokens_per_image",),
+    *("downsample_factor", "projector_hidden_size", "projector_bias", "projector_use_layernorm", "encoder_patch_size"),
+    *("do_image_splitting", "min_tiles", "max_tiles", "tile_size", "use_thumbnail", "use_image_special_tokens"),
+    *("min_image_tokens", "max_image_tokens", "max_pixels_tolerance", "max_num_patches"),
 )
 # Makers of Gemma 3 leave these out of text_config where they are what its class supposes.
 _SUPPOSED = {"gemma3_text": {"vocab_size": 262208, "num_attention_heads": 8, "max_position_embeddings": 131072}}

@@ -22,8 +22,9 @@ from reader_edge_export.quantize.hadamard import Hadamards, block_size
 from reader_edge_export.quantize.vocabulary import Stored, embedding_lookup, look_up_stored, vocabulary_head
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
+from reader_edge_export.trace.image_rows import DynamicAxes
 from reader_edge_export.trace.tracing import AttentionLayer, Trace, current_trace, tree_attention
-from reader_edge_export.trace.tree_config import TRACE_OPSET, DynamicAxes, marked_parts
+from reader_edge_export.trace.tree_config import TRACE_OPSET, marked_parts
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 from reader_edge_runtime.package.manifest import GRAPH_NAME, FileEntry
 from reader_edge_runtime.package.package_parts import SPECULATOR_GRAPH_NAME, SPECULATOR_WEIGHTS_NAME, SpeculatorPart

@@ -1,7 +1,7 @@
 """Replaces functions of rotary embeddings that some models cannot be traced with."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -42,11 +42,14 @@ def tabled_query_scales(model: PreTrainedModel, max_context: int) -> Iterator[No
 
 
 @contextmanager
-def plain_positions(model: PreTrainedModel) -> Iterator[None]:
-    """While entered, angles of time, height and width (mRoPE), which are the same in a text, are computed once."""
+def plain_positions(model: PreTrainedModel, axes: Sequence[int] = ()) -> Iterator[None]:
+    """While entered, angles of time, height and width (mRoPE), which are the same in a text, are computed once.
+
+    axes: of each frequency, the one that it turns by, where a graph is of images too.
+    """
     rotaries: list[Any] = [module for module in model.modules() if hasattr(module, "mrope_section")]
     for rotary in rotaries:
-        rotary.forward = partial(_angles_of_texts, rotary)
+        rotary.forward = partial(_angles_by_axis, rotary, axes) if axes else partial(_angles_of_texts, rotary)
     try:
         yield
     finally:
@@ -58,9 +61,20 @@ def _angles_of_texts(rotary: Any, _: torch.Tensor, position_ids: torch.Tensor) -
     return angles_of(rotary, position_ids[0])
 
 
+def _angles_by_axis(
+    rotary: Any, axes: Sequence[int], _: torch.Tensor, position_ids: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    positions = position_ids[torch.tensor(axes)]  # one Gather, and the same Mul as of texts, whose bits it has
+    return _angles(rotary, positions.permute(1, 2, 0))
+
+
 def angles_of(rotary: Any, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Cosines and sines (B, N, D) of positions (B, N) by a rotary module, whose two halves are alike."""
-    halves = position_ids[:, :, None].float() * rotary.inv_freq
+    return _angles(rotary, position_ids[:, :, None])
+
+
+def _angles(rotary: Any, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    halves = positions.float() * rotary.inv_freq
     angles = torch.cat((halves, halves), dim=-1)
     return angles.cos() * rotary.attention_scaling, angles.sin() * rotary.attention_scaling
 

@@ -1,7 +1,7 @@
 """Replaces the source's attention and matrices while it is traced, so that the graph has marker operators there."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -146,20 +146,32 @@ def named_matrices(source: SourceModel) -> Iterator[None]:
         return mark(LOGIT_HEAD, chosen, *inputs, parameter_s=names[id(head.weight)])[0]
 
     head = source.skeleton.get_output_embeddings()
-    modules: list[Any] = [module for module in source.skeleton.modules() if isinstance(module, Conv1D)]
-    for module in modules:
-        module.forward = partial(marked_conv1d, module)
-    head.forward = marked_head
+    forwards: dict[Any, Callable[..., torch.Tensor]] = {
+        module: partial(marked_conv1d, module) for module in source.skeleton.modules() if isinstance(module, Conv1D)
+    }
+    if head is not None:  # of a tower of images
+        forwards[head] = marked_head
     functions.linear, functions.embedding = marked_linear, marked_embedding  # type: ignore[assignment]
     for experts in source.experts.values():
         experts.multiply = marked_experts
     try:
-        yield
+        with _replaced(forwards):
+            yield
     finally:
         functions.linear, functions.embedding = linear, embedding
         for experts in source.experts.values():
             experts.multiply = streamed_product
-        for module in (*modules, head):
+
+
+@contextmanager
+def _replaced(forwards: Mapping[Any, Callable[..., torch.Tensor]]) -> Iterator[None]:
+    """While entered, these modules do these things in place of their own."""
+    for module, forward in forwards.items():
+        module.forward = forward
+    try:
+        yield
+    finally:
+        for module in forwards:
             del module.forward
 
 

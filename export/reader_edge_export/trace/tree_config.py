@@ -5,7 +5,7 @@ A survey pass first asks every layer what it wants; the trace then has one marke
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from reader_edge_export.sources.architectures import SUPPORTED
 from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.trace.image_rows import DynamicAxes, ImageRows, placed_rows
 from reader_edge_export.trace.recurrent_tracing import marked_recurrences
 from reader_edge_export.trace.rotary_stand_ins import halved_rotary, plain_positions, tabled_query_scales
 from reader_edge_export.trace.tracing import (
@@ -39,21 +40,28 @@ EXPORTER, TASK = "reader-edge", "text-generation"  # by Optimum's names
 _B, _N, _R, _PAST, _S, _P = 2, 3, 2, 5, 16, 4
 EXAMPLE_SIZES = _B, _N
 
-DynamicAxes = dict[str, dict[int, str]]
-
 
 class TreeConfig(ExporterConfig):  # type: ignore[misc]
-    """Inputs and outputs of the graph contract. layers: what the model's layers ask for. state_ids: see `Manifest`."""
+    """Inputs and outputs of the graph contract. layers: what the model's layers ask for. state_ids: see `Manifest`.
+
+    images: what it takes of them; None for a model of texts.
+    """
 
     NORMALIZED_CONFIG_CLASS = NormalizedTextConfig
     NODES = "input_ids"  # the input that says what nodes are, as the model's forward has it
 
     def __init__(
-        self, config: PretrainedConfig, task: str, layers: Sequence[TracedLayer], state_ids: Sequence[int]
+        self,
+        config: PretrainedConfig,
+        task: str,
+        layers: Sequence[TracedLayer],
+        state_ids: Sequence[int],
+        images: ImageRows | None = None,
     ) -> None:
         super().__init__(config, task)
         self._layers = layers
         self._state_ids = state_ids
+        self._images = images
 
     @property
     def inputs(self) -> DynamicAxes:
@@ -70,7 +78,7 @@ class TreeConfig(ExporterConfig):  # type: ignore[misc]
         if any(isinstance(layer, RecurrentLayer) for layer in self._layers):
             axes |= {"parents": {0: "B", 1: "N"}, "num_kept": {0: "B"}, "num_pending": {0: "B"}}
             axes |= _state_axes("state", self._layers) | _state_axes("pending", self._layers)
-        return axes
+        return axes if self._images is None else axes | self._images.inputs
 
     @property
     def outputs(self) -> DynamicAxes:
@@ -80,6 +88,8 @@ class TreeConfig(ExporterConfig):  # type: ignore[misc]
 
     def generate_dummy_inputs(self, framework: str = "pt") -> dict[str, torch.Tensor]:
         example = {self.NODES: self.example_nodes(), **_example_inputs(self._layers)}
+        if self._images is not None:
+            example |= self._images.example(example["position_ids"])
         return {name: example[name] for name in self.inputs}
 
     def example_nodes(self) -> torch.Tensor:
@@ -92,18 +102,24 @@ for _model_type in SUPPORTED:
 
 
 def trace_model(
-    source: SourceModel, max_context: int, graph: Path, state_ids: Sequence[int] = (), task: str = TASK
+    source: SourceModel,
+    max_context: int,
+    graph: Path,
+    state_ids: Sequence[int] = (),
+    task: str = TASK,
+    images: ImageRows | None = None,
 ) -> list[TracedLayer]:
     """Write the model with its markers to `graph`, and return what each layer asks for. state_ids: see `Manifest`.
-    task: by Optimum's name.
+    task: by Optimum's name. images: what the graph takes of them; None for one of texts.
 
     Raises UnsupportedArchitectureError where the graph would not be the model.
     """
     model, layers = source.skeleton, survey(source, max_context, task)
-    config = _tree_config(model, task, layers, state_ids)
+    config = _tree_config(model, task, layers, state_ids, images)
     with (
         torch.no_grad(),
-        _markers(source, max_context),
+        _markers(source, max_context, () if images is None else images.axes),
+        nullcontext() if images is None else placed_rows(model),
         noted_states(model, state_ids),
         _tree_forward(model, max_context, config),
     ):
@@ -121,12 +137,16 @@ def trace_model(
 
 
 def _tree_config(
-    model: PreTrainedModel, task: str, layers: Sequence[TracedLayer], state_ids: Sequence[int]
+    model: PreTrainedModel,
+    task: str,
+    layers: Sequence[TracedLayer],
+    state_ids: Sequence[int],
+    images: ImageRows | None = None,
 ) -> TreeConfig:
     constructor = TasksManager.get_exporter_config_constructor(
         EXPORTER, model_type=model.config.model_type, task=task, library_name="transformers"
     )
-    config: TreeConfig = constructor(model.config, layers=layers, state_ids=state_ids)
+    config: TreeConfig = constructor(model.config, layers=layers, state_ids=state_ids, images=images)
     return config
 
 
@@ -165,15 +185,15 @@ def sliding_window_of(layers: Sequence[TracedLayer]) -> int | None:
 
 
 @contextmanager
-def _markers(source: SourceModel, max_context: int) -> Iterator[None]:
-    """While entered, the model's layers and matrices leave markers."""
+def _markers(source: SourceModel, max_context: int, axes: Sequence[int] = ()) -> Iterator[None]:
+    """While entered, the model's layers and matrices leave markers. axes: of `plain_positions`."""
     configs: list[Any] = [module.config for module in source.skeleton.modules() if hasattr(module, "config")]
     implementations = [config._attn_implementation for config in configs]
     for config in configs:
         config._attn_implementation = ATTENTION_NAME
     try:
         with (
-            marked_parts(source),
+            marked_parts(source, axes),
             tabled_query_scales(source.skeleton, max_context),
             marked_recurrences(source.skeleton),
             halved_rotary(source.skeleton),
@@ -185,15 +205,15 @@ def _markers(source: SourceModel, max_context: int) -> Iterator[None]:
 
 
 @contextmanager
-def marked_parts(source: SourceModel) -> Iterator[None]:
-    """While entered, the model's matrices leave markers, and its angles are those of texts."""
+def marked_parts(source: SourceModel, axes: Sequence[int] = ()) -> Iterator[None]:
+    """While entered, the model's matrices leave markers, and its angles are those of texts, or by `axes`."""
     rotaries: list[Any] = [module for module in source.skeleton.modules() if hasattr(module, "rope_type")]
     rope_types = [rotary.rope_type for rotary in rotaries]
     for rotary in rotaries:  # of another type it would look for a switch of its frequencies in every pass
         by_layer = isinstance(rotary.rope_type, dict)
         rotary.rope_type = dict.fromkeys(rotary.rope_type, "default") if by_layer else "default"
     try:
-        with named_matrices(source), plain_positions(source.skeleton):
+        with named_matrices(source), plain_positions(source.skeleton, axes):
             yield
     finally:
         for rotary, rope_type in zip(rotaries, rope_types, strict=True):

@@ -27,6 +27,10 @@ _LFM2 = _LFM2 | {"full_attn_idxs", "tie_embedding"}
 _QWEN3_5 = _RMS | {"attention_bias", "partial_rotary_factor", "layer_types", "full_attention_interval"}
 _QWEN3_5 = _QWEN3_5 | {"linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim"}
 _QWEN3_5 = _QWEN3_5 | {"linear_conv_kernel_dim"}
+_TOWER = frozenset(
+    {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_channels", "patch_size"}
+    | {"hidden_act"}
+)
 READ: dict[str, frozenset[str]] = {  # by model_type: the keys that say what is computed
     "llama": _RMS | {"attention_bias", "mlp_bias"},
     "mistral": _RMS | {"sliding_window"},
@@ -81,6 +85,14 @@ READ: dict[str, frozenset[str]] = {  # by model_type: the keys that say what is 
     "qwen3_5_moe_text": (_QWEN3_5 - {"intermediate_size"})
     | _EXPERTS
     | {"moe_intermediate_size", "shared_expert_intermediate_size"},
+    "qwen3_5_vision": frozenset(
+        {"depth", "hidden_size", "hidden_act", "intermediate_size", "num_heads", "in_channels", "patch_size"}
+        | {"spatial_merge_size", "temporal_patch_size", "out_hidden_size", "num_position_embeddings"}
+        | {"rope_parameters"}
+    ),
+    "pixtral": _TOWER | {"image_size", "head_dim", "rope_theta", "rope_parameters"},
+    "siglip_vision_model": _TOWER | {"image_size", "layer_norm_eps", "vision_use_head"},
+    "siglip2_vision_model": _TOWER | {"num_patches", "layer_norm_eps", "vision_use_head"},
     "lfm2_moe": _LFM2
     | _EXPERTS
     | {"moe_intermediate_size", "num_dense_layers", "use_expert_bias", "routed_scaling_factor", "norm_topk_prob"},
@@ -163,6 +175,7 @@ _OWN_INERT: dict[str, dict[str, tuple[object, ...]]] = {
         **{"mtp_num_hidden_layers": tuple(range(16)), "mtp_use_dedicated_embeddings": (False, True)},
     },
 }
+_OWN_INERT["qwen3_5_vision"] = {"deepstack_visual_indexes": ([],)}
 _OWN_INERT["cohere"] = _OWN_INERT["cohere2"] = {
     **dict.fromkeys(("use_gated_activation", "use_parallel_block"), (True,)),
     **{"position_embedding_type": ("rope_gptj",), "use_parallel_embedding": (False,)},

@@ -102,6 +102,10 @@ _KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
     **dict.fromkeys(("attention_k_eq_v", "use_double_wide_mlp", "enable_moe_block"), _FLAG),
     "top_k_experts": _COUNT,
     "per_layer_config": _OBJECT,
+    **dict.fromkeys(("depth", "num_heads", "in_channels", "patch_size", "spatial_merge_size"), _COUNT),  # of images
+    **dict.fromkeys(("temporal_patch_size", "out_hidden_size", "num_position_embeddings"), _COUNT),
+    **dict.fromkeys(("num_channels", "image_size", "num_patches"), _COUNT),
+    "vision_use_head": _FLAG,
 }
 _OWN_KINDS: dict[tuple[str, str], tuple[str, Callable[[object], bool]]] = {  # of a model type alone
     ("exaone4", "sliding_window_pattern"): (

@@ -1,0 +1,80 @@
+"""The part of an export that lets a package's model see images."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from reader_edge_export.checks.parity import MAX_RELATIVE_ERROR
+from reader_edge_export.images.rules import read_image_rules
+from reader_edge_export.images.tower_graph import attending, open_tower, trace_tower, write_tower
+from reader_edge_export.images.towers import ATTENTION_NAME, Tower
+from reader_edge_export.progress import Progress
+from reader_edge_export.sources.image_part import ImagePart
+from reader_edge_export.sources.source_model import SourceModel, hidden_size_of
+from reader_edge_export.trace.image_rows import NUM_AXES, ImageRows, axes_of_frequencies
+from reader_edge_runtime.errors import ParityError
+from reader_edge_runtime.execution.onnxruntime.session import open_session
+from reader_edge_runtime.package.images import ImageRules
+from reader_edge_runtime.package.manifest import FileEntry
+from reader_edge_runtime.package.package_parts import VISION_GRAPH_NAME, ImagesPart
+
+_CHECKED = 3, 5  # blocks of the image that is compared, other ones than those of the trace
+
+
+@dataclass(frozen=True, slots=True)
+class ImageExport:
+    """part: what sees images. tower: with its weights. rows: what the text model's graph takes of them.
+
+    rules: by which pixels become inputs.
+    """
+
+    part: ImagePart
+    tower: SourceModel
+    rows: ImageRows
+    rules: ImageRules
+
+    @classmethod
+    def of(cls, part: ImagePart, text: SourceModel) -> "ImageExport":
+        """Raises ExportError where its weights do not fit its config, or it does not fit the text model."""
+        width = hidden_size_of(text.skeleton)
+        axes: tuple[int, ...] = ()
+        if part.family.has_axes:
+            modules: list[Any] = list(text.skeleton.modules())
+            rotary = next(module for module in modules if hasattr(module, "mrope_section"))
+            axes = axes_of_frequencies(len(rotary.inv_freq), part.sections)
+        tower = open_tower(part, text.skeleton.config, width)
+        rules = read_image_rules(part.folder, tower.skeleton.config.to_dict())
+        return cls(part, tower, ImageRows(width, axes), rules)
+
+    @property
+    def num_bytes(self) -> int:
+        """What its files take, about."""
+        return 4 * self.tower.num_parameters + (1 << 20)
+
+    def write(self, folder: Path, work: Path, progress: Progress) -> tuple[Mapping[str, FileEntry], ImagesPart]:
+        """Write its graph into a folder. work: a folder for what is needed meanwhile.
+
+        Returns the files by name, and what the manifest says of them.
+        """
+        traced = work / "vision.onnx"
+        trace_tower(self.tower, traced)
+        files = write_tower(traced, folder, self.tower, progress)
+        num_axes, seen = NUM_AXES if self.rows.axes else 1, self.part.family.sees_whole_image
+        return files, ImagesPart(self.part.token_id, self.rows.width, self.rules, num_axes, seen)
+
+    def check(self, folder: Path) -> dict[str, float]:
+        """Figures for the manifest of what was written into a folder. Raises ParityError."""
+        tower = cast(Tower, self.tower.skeleton)
+        inputs = tower.example(*_CHECKED)
+        with torch.no_grad(), self.tower.filled([tower]), attending(tower, ATTENTION_NAME):
+            expected = tower(*(inputs[name] for name in tower.names)).numpy()
+        session = open_session(folder / VISION_GRAPH_NAME, 0, None)
+        (features,) = session.run(None, {name: value.numpy() for name, value in inputs.items()})
+        error, scale = float(np.abs(features - expected).max()), float(np.abs(expected).max())
+        if not error <= MAX_RELATIVE_ERROR * max(1.0, scale):
+            raise ParityError(f"Features of an image differ by {error:.2g} from the source's: please report it.")
+        return {"image_feature_error": error, "image_feature_scale": scale}

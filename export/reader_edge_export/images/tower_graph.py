@@ -1,0 +1,123 @@
+"""The graph of a tower: traced with markers of its matrices, and written beside that of the text model."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from onnx_ir.passes import common
+from transformers import PretrainedConfig
+
+from reader_edge_export.calibration.calibration import Calibration
+from reader_edge_export.images.towers import ATTENTION_NAME, IMAGE_ATTENTION, TOWERS, Tower
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor
+from reader_edge_export.options import ExportOptions
+from reader_edge_export.package_graph import GraphKind, write_graph
+from reader_edge_export.progress import Progress
+from reader_edge_export.sources.blank_model import built_config, without_memory
+from reader_edge_export.sources.folder.folder_weights import weights_of
+from reader_edge_export.sources.folder.stored_tensors import stored_tensors
+from reader_edge_export.sources.image_part import ImagePart
+from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.trace.tracing import named_matrices
+from reader_edge_export.trace.tree_config import TRACE_OPSET
+from reader_edge_runtime.errors import ExportError
+from reader_edge_runtime.package.manifest import FileEntry
+from reader_edge_runtime.package.package_parts import VISION_GRAPH_NAME, VISION_WEIGHTS_NAME
+
+FEATURES = "image_features"
+_OF_TEXT = ("model_type", "rms_norm_eps")  # what projectors read of the text model's config
+_EXAMPLE = 2, 3  # blocks of the traced image
+
+
+def open_tower(images: ImagePart, text: PretrainedConfig, text_width: int) -> SourceModel:
+    """The tower of a folder; its skeleton is a `Tower`, whose matrices alone are left where they are.
+
+    text: the config of the text model. text_width: its E. Raises ExportError where its weights do not fit its config.
+    """
+    folder = images.folder
+    own = {key: getattr(text, key) for key in _OF_TEXT if hasattr(text, key)} | {"hidden_size": text_width}
+    args = {**images.args, "model_type": images.model_type, "text_config": own}
+    config = built_config(args, str(folder))
+    tower = cast(Tower, without_memory(lambda: TOWERS[images.model_type](config), str(folder)))
+    if tower.width != text_width:
+        raise ExportError(
+            f"vision_config gives features of {tower.width} numbers to a text model of {text_width}: correct it."
+        )
+    named = {_own_name(name): tensor for name, tensor in stored_tensors(folder).items()}
+    tensors = {name: tensor for name, tensor in named.items() if name.partition(".")[0] in images.family.modules}
+    source = SourceModel(tower, weights_of(folder, tower, tensors))
+    _read_odd_weights(source)
+    tower.make_plain()
+    return source
+
+
+def _own_name(name: str) -> str:
+    """transformers 4 and 5, and makers' own files, have other names around a tower."""
+    return name.removeprefix("model.").replace("vision_tower.vision_model.", "vision_tower.", 1)
+
+
+def _read_odd_weights(source: SourceModel) -> None:
+    """Read all but matrices of linear layers and tables, which the markers name: convolutions, scales."""
+    for module in source.skeleton.modules():
+        if not isinstance(module, torch.nn.Linear | torch.nn.Embedding):
+            for parameter in module.parameters(recurse=False):
+                name = source.names.get(id(parameter))
+                if name is not None:
+                    parameter.data = torch.from_numpy(source.weights.read(name))
+
+
+@contextmanager
+def attending(tower: torch.nn.Module, implementation: str) -> Iterator[None]:
+    """While entered, a tower's attention is the one of this name."""
+    modules: list[Any] = [module for module in tower.modules() if hasattr(module, "config")]
+    configs = {id(module.config): module.config for module in modules}
+    before = {key: config._attn_implementation for key, config in configs.items()}
+    for config in configs.values():
+        config._attn_implementation = implementation
+    try:
+        yield
+    finally:
+        for key, config in configs.items():
+            config._attn_implementation = before[key]
+
+
+def trace_tower(source: SourceModel, graph: Path) -> None:
+    """Write a tower, the skeleton of its source, with its markers to `graph`."""
+    tower = cast(Tower, source.skeleton)
+    example = tower.example(*_EXAMPLE)
+    with torch.no_grad(), named_matrices(source), attending(tower, ATTENTION_NAME):
+        torch.onnx.export(
+            tower,
+            tuple(example[name] for name in tower.names),
+            graph,
+            input_names=list(tower.names),
+            output_names=[FEATURES],
+            dynamic_axes={**{name: {0: "P"} for name in tower.names if name != "pixels"}, FEATURES: {0: "L"}},
+            opset_version=TRACE_OPSET,
+            dynamo=False,  # the markers are TorchScript's
+        )
+
+
+def write_tower(traced: Path, folder: Path, source: SourceModel, progress: Progress) -> dict[str, FileEntry]:
+    """Write the graph at `traced` into a folder, in fp32, and return what was written, by file name."""
+    kind = GraphKind(VISION_GRAPH_NAME, VISION_WEIGHTS_NAME, lambda editor, options: None, lower=_lower)
+    return write_graph(traced, folder, ExportOptions("fp32"), Calibration(), source, None, progress, kind=kind)
+
+
+def _lower(editor: GraphEditor) -> None:
+    """One operator for each attention: as three, it would have a matrix of P x P numbers for each head in memory."""
+    for node in list(editor.graph):
+        if node.op_type == IMAGE_ATTENTION:
+            sizes = {"num_heads": node.attributes["num_heads"].as_int(), "scale": node.attributes["scale"].as_float()}
+            attended = editor.op("MultiHeadAttention", list(node.inputs), sizes, domain="com.microsoft")
+            editor.replace(node, [attended])
+    for tidy in (
+        common.DeduplicateInitializersPass(),
+        common.IdentityEliminationPass(),  # weights that are equal come as one, and as copies of it
+        common.CommonSubexpressionEliminationPass(),
+        common.RemoveUnusedNodesPass(),
+        common.RemoveUnusedOpsetsPass(),
+    ):
+        tidy(editor.model)

@@ -1,0 +1,227 @@
+"""Vision towers and their projectors, each as a module of one image, with whatever depends on its shape as an input.
+
+A family's patches come block by block (a block becomes a token), so that no graph needs height or width.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface, AutoModel, PretrainedConfig, PreTrainedModel
+from transformers.models.gemma3.modeling_gemma3 import Gemma3MultiModalProjector
+from transformers.models.lfm2_vl.modeling_lfm2_vl import Lfm2VlMultiModalProjector
+from transformers.models.mistral3.modeling_mistral3 import Mistral3MultiModalProjector
+
+from reader_edge_export.trace.markers import Outputs, mark
+
+# transformers hands packed queries over whole where a name has "flash" in it, and else splits them by Python's numbers,
+# which no tracer follows.
+ATTENTION_NAME = "reader_edge_flash_image"
+IMAGE_ATTENTION = "ImageAttention"  # a marker: (q, k, v) (1, P, H * D) -> output, each patch sees all
+
+
+def image_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None = None,
+    scaling: float | None = None,
+    **_: object,
+) -> tuple[torch.Tensor, None]:
+    """transformers' attention interface: q, k, v (1, H, P, D) -> (1, P, H, D); of one image, whole.
+
+    A marker in a trace, and else computed.
+    """
+    num_heads, head_dim = int(query.shape[1]), int(query.shape[3])
+    scale = head_dim**-0.5 if scaling is None else scaling
+    if not torch.onnx.is_in_onnx_export():
+        attended = torch.nn.functional.scaled_dot_product_attention(query, key, value, scale=scale)
+        return attended.transpose(1, 2), None
+    rows = (each.transpose(1, 2).reshape(1, -1, num_heads * head_dim) for each in (query, key, value))
+    (output,) = mark(IMAGE_ATTENTION, Outputs.like(0), *rows, num_heads_i=num_heads, scale_f=scale)
+    return output.reshape(1, -1, num_heads, head_dim), None
+
+
+AttentionInterface.register(ATTENTION_NAME, image_attention)
+AttentionMaskInterface.register(ATTENTION_NAME, lambda *args, **kwargs: None)
+
+
+class Tower(PreTrainedModel):
+    """A tower with its projector. Its modules have the names that a folder's tensors have.
+
+    names: of its inputs. forward: of them -> features (L, E).
+    """
+
+    names: ClassVar[Sequence[str]]
+    base_model_prefix = ""
+
+    def __init__(self, config: PretrainedConfig) -> None:
+        """config: of the whole model."""
+        super().__init__(config)
+
+    @property
+    def width(self) -> int:
+        """E."""
+        return int(self.config.text_config.hidden_size)
+
+    @property
+    def vision(self) -> Any:
+        """The config of the tower alone."""
+        return self.config.vision_config
+
+    @abstractmethod
+    def example(self, num_rows: int, num_columns: int) -> Mapping[str, torch.Tensor]:
+        """Inputs of a drawn image of so many blocks, by name."""
+
+    def make_plain(self) -> None:
+        """Once small weights are here, replace what would not be one matrix."""
+
+
+class QwenTower(Tower):
+    """Of Qwen 3.5: positions from a table, interpolated, and of rows and columns by rotation."""
+
+    names = ("patches", "positions", "interp_indices", "interp_weights")
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.visual: Any = AutoModel.from_config(config.vision_config)
+
+    @property
+    def width(self) -> int:
+        return int(self.vision.out_hidden_size)
+
+    def make_plain(self) -> None:
+        take_patches(self.visual.patch_embed, self.visual.patch_embed.proj)
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        patches, positions, indices, weights = inputs
+        features: torch.Tensor = self.visual(
+            patches,
+            grid_thw=None,
+            position_ids=positions,
+            interp_indices=indices,
+            interp_weights=weights,
+            cu_seqlens=torch.zeros(2, dtype=torch.int32),  # which the attention does not read
+            max_seqlen=1,
+            return_dict=True,
+        ).pooler_output
+        return features
+
+    def example(self, num_rows: int, num_columns: int) -> Mapping[str, torch.Tensor]:
+        num_patches = num_rows * num_columns * self.vision.spatial_merge_size**2
+        patch = self.vision.in_channels * self.vision.temporal_patch_size * self.vision.patch_size**2
+        indices = torch.arange(4 * num_patches).reshape(num_patches, 4) % self.vision.num_position_embeddings
+        return {
+            "patches": drawn(num_patches, patch),
+            "positions": numbered(num_patches),
+            "interp_indices": indices,
+            "interp_weights": drawn(num_patches, 4).abs(),
+        }
+
+
+class PixtralTower(Tower):
+    """Of Mistral 3: positions of rows and columns by rotation."""
+
+    names = ("patches", "positions")
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.vision_tower: Any = AutoModel.from_config(config.vision_config)
+        self.multi_modal_projector: Any = Mistral3MultiModalProjector(config)
+
+    def make_plain(self) -> None:
+        take_patches(self.vision_tower.patch_conv, self.vision_tower.patch_conv)
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        patches, positions = inputs
+        tower, projector = self.vision_tower, self.multi_modal_projector
+        hidden = tower.ln_pre(tower.patch_conv(patches)[None])
+        angles = tower.patch_positional_embedding(hidden, positions)
+        hidden = tower.transformer(hidden, attention_mask=None, position_embeddings=angles).last_hidden_state[0]
+        blocks = projector.norm(hidden).reshape(-1, self.config.spatial_merge_size**2, self.vision.hidden_size)
+        merged = projector.patch_merger.merging_layer(blocks.transpose(1, 2).flatten(1))  # as `unfold` orders them
+        features: torch.Tensor = projector.linear_2(projector.act(projector.linear_1(merged)))
+        return features
+
+    def example(self, num_rows: int, num_columns: int) -> Mapping[str, torch.Tensor]:
+        num_patches = num_rows * num_columns * self.config.spatial_merge_size**2
+        patches = drawn(num_patches, self.vision.num_channels * self.vision.patch_size**2)
+        return {"patches": patches, "positions": numbered(num_patches)}
+
+
+class SiglipTower(Tower):
+    """Of Gemma 3: images of one size, whose tokens are means of their patches."""
+
+    names = ("pixels",)
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.vision_tower: Any = AutoModel.from_config(config.vision_config)
+        self.multi_modal_projector: Any = Gemma3MultiModalProjector(config)
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        (pixels,) = inputs
+        tower = self.vision_tower
+        hidden = tower.encoder(inputs_embeds=tower.embeddings(pixels), attention_mask=None).last_hidden_state
+        features: torch.Tensor = self.multi_modal_projector(tower.post_layernorm(hidden))[0]
+        return features
+
+    def example(self, num_rows: int, num_columns: int) -> Mapping[str, torch.Tensor]:
+        side = self.vision.image_size
+        return {"pixels": drawn(1, self.vision.num_channels, side, side)}
+
+
+class Siglip2Tower(Tower):
+    """Of LFM2-VL: positions from a table, resized: one row of weights for each patch."""
+
+    names = ("patches", "position_weights")
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.vision_tower: Any = AutoModel.from_config(config.vision_config)
+        self.multi_modal_projector: Any = Lfm2VlMultiModalProjector(config)
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        patches, weights = inputs
+        tower, projector = self.vision_tower, self.multi_modal_projector
+        table = tower.embeddings.position_embedding(torch.arange(self.vision.num_patches))
+        hidden = tower.embeddings.patch_embedding(patches) + weights @ table
+        hidden = tower.post_layernorm(tower.encoder(inputs_embeds=hidden[None], attention_mask=None).last_hidden_state)
+        blocks = hidden.reshape(-1, projector.factor**2 * self.vision.hidden_size)
+        blocks = projector.layer_norm(blocks) if projector.use_layer_norm else blocks
+        features: torch.Tensor = projector.linear_2(projector.act(projector.linear_1(blocks)))
+        return features
+
+    def example(self, num_rows: int, num_columns: int) -> Mapping[str, torch.Tensor]:
+        num_patches = num_rows * num_columns * self.config.downsample_factor**2
+        patches = drawn(num_patches, self.vision.num_channels * self.vision.patch_size**2)
+        weights = drawn(num_patches, self.vision.num_patches).softmax(-1)
+        return {"patches": patches, "position_weights": weights}
+
+
+def drawn(*sizes: int) -> torch.Tensor:
+    """The same numbers each time."""
+    return torch.randn(*sizes, generator=torch.Generator().manual_seed(0))
+
+
+def numbered(num_patches: int) -> torch.Tensor:
+    """Positions (P, 2)."""
+    return torch.arange(2 * num_patches).reshape(num_patches, 2) % 7
+
+
+def take_patches(module: Any, convolution: Any) -> None:
+    """Let a module that cuts an image into patches take patches, its strides being as long as its kernel."""
+    weight = convolution.weight.flatten(1).T
+    bias = 0.0 if convolution.bias is None else convolution.bias
+    module.forward = lambda patches: patches @ weight + bias
+
+
+TOWERS: Mapping[str, type[Tower]] = {  # by model_type of the whole
+    "qwen3_5": QwenTower,
+    "qwen3_5_moe": QwenTower,
+    "mistral3": PixtralTower,
+    "lfm2_vl": Siglip2Tower,
+    "gemma3": SiglipTower,
+}

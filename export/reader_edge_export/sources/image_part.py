@@ -1,0 +1,145 @@
+"""The part of a folder's model that sees images: its config, which is checked before anything heavy is imported."""
+
+import reprlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from reader_edge_export.sources.config.config_keys import READ, check_keys
+from reader_edge_export.sources.folder.folder_files import read_json
+from reader_edge_export.sources.folder.hugging_face import HuggingFaceSource
+from reader_edge_export.sources.source import Source
+from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
+
+_PROCESSOR_NAMES = ("preprocessor_config.json", "processor_config.json")
+_TOKEN_KEYS = ("image_token_id", "image_token_index")
+_DEPTHS = ("depth", "num_hidden_layers")
+_REMEDY = "export the model without its images (--no-images)"
+_MAX_LAYERS = 1 << 10  # each takes time, however small it is
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFamily:
+    """vision_type: the model_type of its vision_config, whose keys `READ` has. modules: those of its tensors.
+
+    other_types: what folders write instead. keys: of config.json beside vision_config, what its projector reads.
+    fixed: of the same, those that must have a value, or be left out.
+    has_axes: whether a token of an image has positions of its row and column. sees_whole_image: see `ImagesPart`.
+    """
+
+    vision_type: str
+    modules: tuple[str, ...]
+    other_types: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    fixed: Mapping[str, object] = field(default_factory=dict)
+    has_axes: bool = False
+    sees_whole_image: str = "none"
+
+
+_QWEN = ImageFamily("qwen3_5_vision", ("visual",), ("qwen3_5", "qwen3_5_moe", "qwen3_5_moe_vision"), has_axes=True)
+_WITH_PROJECTOR = ("multi_modal_projector", "vision_tower")
+FAMILIES = {  # by model_type of the whole; how each computes is in `images.towers`
+    "qwen3_5": _QWEN,
+    "qwen3_5_moe": _QWEN,
+    "mistral3": ImageFamily(
+        "pixtral",
+        _WITH_PROJECTOR,
+        keys=("projector_hidden_act", "multimodal_projector_bias", "spatial_merge_size"),
+        fixed={"vision_feature_layer": -1},
+    ),
+    "lfm2_vl": ImageFamily(
+        "siglip2_vision_model",
+        _WITH_PROJECTOR,
+        keys=(
+            *("downsample_factor", "projector_hidden_act", "projector_hidden_size", "projector_bias"),
+            "projector_use_layernorm",
+        ),
+    ),
+    "gemma3": ImageFamily(
+        "siglip_vision_model", _WITH_PROJECTOR, keys=("mm_tokens_per_image",), sees_whole_image="all"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePart:
+    """model_type: of the whole. args: of its config class, but for those of its text model.
+
+    token_id: see `ImagesPart`. sections: of a rotary embedding with axes, how many frequencies each one turns.
+    """
+
+    folder: Path
+    model_type: str
+    args: Mapping[str, Any]
+    token_id: int
+    sections: tuple[int, ...] = ()
+
+    @property
+    def family(self) -> ImageFamily:
+        return FAMILIES[self.model_type]
+
+
+def find_images(source: Source) -> ImagePart | None:
+    """What sees images in a model's folder; None where nothing does, or nothing says how pixels become its input.
+
+    Raises ExportError or UnsupportedArchitectureError for a config that it cannot be exported by.
+    """
+    if not isinstance(source, HuggingFaceSource) or not source.is_part:
+        return None
+    config = read_json(source.folder / "config.json")
+    model_type, vision = config.get("model_type"), config.get("vision_config")
+    family = FAMILIES.get(str(model_type))
+    has_rules = any((source.folder / name).is_file() for name in _PROCESSOR_NAMES)
+    if family is None or vision is None or not has_rules or not set(family.modules) <= set(source.left_out):
+        return None
+    for key, wanted in family.fixed.items():
+        if config.get(key, wanted) != wanted:
+            raise UnsupportedArchitectureError(
+                f"config.json sets {key} to {reprlib.repr(config[key])} instead of {wanted}, which images cannot have "
+                f"here: {_REMEDY}."
+            )
+    sections = _sections(config["text_config"]) if family.has_axes else ()
+    args = {"vision_config": _vision_args(family, vision), **{key: config[key] for key in family.keys if key in config}}
+    return ImagePart(source.folder, str(model_type), args, _token_id(config, source.config_vocab_size), sections)
+
+
+def without_modules(left_out: Iterable[str], images: ImagePart | None) -> tuple[str, ...]:
+    """Of the modules that a text model leaves out, those that are left out with images too."""
+    return tuple(name for name in left_out if images is None or name not in images.family.modules)
+
+
+def _vision_args(family: ImageFamily, vision: object) -> dict[str, Any]:
+    if not isinstance(vision, dict):
+        raise ExportError(f"config.json gives vision_config as {reprlib.repr(vision)}: it must be an object.")
+    found = vision.get("model_type", family.vision_type)
+    if found not in (family.vision_type, *family.other_types):
+        raise UnsupportedArchitectureError(
+            f"The vision_config is that of a {found!r:.80}, of which {family.vision_type} can be exported: {_REMEDY}."
+        )
+    checked = {**vision, "model_type": family.vision_type}
+    check_keys(checked)
+    num_layers = next((checked[key] for key in _DEPTHS if key in checked), 1)
+    if num_layers > _MAX_LAYERS:
+        raise ExportError(f"vision_config has {num_layers} layers, and {_MAX_LAYERS} at most: fetch the model again.")
+    return {key: checked[key] for key in ("model_type", *READ[family.vision_type]) if key in checked}
+
+
+def _token_id(config: Mapping[str, Any], vocab_size: int) -> int:
+    token_id = next((config[key] for key in _TOKEN_KEYS if config.get(key) is not None), None)
+    if type(token_id) is not int or not 0 <= token_id < vocab_size:
+        raise ExportError(
+            f"config.json gives image_token_id as {token_id!r:.80}, which is no token of the model: correct it, or "
+            f"{_REMEDY}."
+        )
+    return token_id
+
+
+def _sections(text: Mapping[str, Any]) -> tuple[int, ...]:
+    """Of Qwen's mRoPE; what its class supposes where the config does not say."""
+    rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
+    sections = rope.get("mrope_section") or [11, 11, 10]
+    is_usable = isinstance(sections, list) and len(sections) == 3
+    if not is_usable or not all(type(each) is int and 0 <= each <= 1 << 12 for each in sections):
+        raise ExportError(f"config.json gives mrope_section as {reprlib.repr(sections)}: it must be three counts.")
+    return tuple(sections)

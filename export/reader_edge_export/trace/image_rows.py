@@ -1,0 +1,72 @@
+"""Rows of images in a text model that is traced: in the place of embeddings, at positions of their own."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from reader_edge_export.trace.tracing import current_trace
+
+IMAGE_INDEX, IMAGE_FEATURES = "image_index", "image_features"
+NUM_AXES = 3
+_NUM_ROWS = 6  # of the traced example
+
+DynamicAxes = dict[str, dict[int, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRows:
+    """What a graph takes of images. width: E, numbers of a row.
+
+    axes: of each frequency of the rotary embedding, the axis of positions that it turns by: 0 of time, 1 of rows, 2 of
+    columns; () where tokens have one position.
+    """
+
+    width: int
+    axes: tuple[int, ...] = ()
+
+    @property
+    def inputs(self) -> DynamicAxes:
+        """The graph's, by name: of those that every graph has, the ones that have other axes."""
+        positions: DynamicAxes = {"position_ids": {1: "B", 2: "N"}} if self.axes else {}
+        return {IMAGE_INDEX: {0: "B", 1: "N"}, IMAGE_FEATURES: {0: "K"}, **positions}
+
+    def example(self, position_ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Of the same inputs. position_ids: (B, N)."""
+        positions = {"position_ids": position_ids.expand(NUM_AXES, -1, -1).contiguous()} if self.axes else {}
+        rows = torch.zeros(_NUM_ROWS, self.width)
+        return {IMAGE_INDEX: torch.full_like(position_ids, -1), IMAGE_FEATURES: rows, **positions}
+
+
+@contextmanager
+def placed_rows(model: PreTrainedModel) -> Iterator[None]:
+    """While entered, nodes that have rows of images have these in the place of their embeddings, scale included.
+
+    Rows are chosen, not added to: texts keep their bits.
+    """
+    embeddings: Any = model.get_input_embeddings()
+    hook = embeddings.register_forward_hook(_placed)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _placed(module: torch.nn.Module, ids: Any, hidden: torch.Tensor) -> torch.Tensor:
+    inputs = current_trace.get().inputs
+    if IMAGE_INDEX not in inputs:
+        return hidden
+    index = inputs[IMAGE_INDEX]
+    return torch.where(index[..., None] >= 0, inputs[IMAGE_FEATURES][index.clamp(min=0)], hidden)
+
+
+def axes_of_frequencies(num_frequencies: int, sections: tuple[int, ...]) -> tuple[int, ...]:
+    """As Qwen 3 and 3.5 interleave them (`recomposition_frequencies` of transformers). sections: of each axis."""
+    axes = [0] * num_frequencies
+    for axis in range(1, NUM_AXES):
+        for place in range(axis, min(NUM_AXES * sections[axis], num_frequencies), NUM_AXES):
+            axes[place] = axis
+    return tuple(axes)

@@ -1,0 +1,203 @@
+"""Tiny models of images and texts with random weights, and what transformers' whole model says of two images."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+
+from reader_edge_runtime.arrays import Float32Array
+from tests.tiny_models import build_tiny_model, build_tiny_tokenizer
+
+IMAGE_ID = 300
+GRIDS = ((2, 3), (3, 1))  # blocks of the two images
+Inputs = dict[str, npt.NDArray[Any]]
+
+QWEN_VISION = {
+    **{"depth": 2, "hidden_size": 32, "intermediate_size": 40, "num_heads": 2, "out_hidden_size": 64},
+    **{"num_position_embeddings": 64, "patch_size": 4},
+}
+
+PIXTRAL_VISION = {
+    **{"model_type": "pixtral", "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2},
+    **{"num_attention_heads": 2, "image_size": 56, "patch_size": 4, "head_dim": 16},
+}
+_SIGLIP = {
+    **{"hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 2, "patch_size": 4},
+    "vision_use_head": False,
+}
+SIGLIP2_VISION = {**_SIGLIP, "model_type": "siglip2_vision_model", "num_patches": 64}
+SIGLIP_VISION = {**_SIGLIP, "model_type": "siglip_vision_model", "image_size": 24}
+_QWEN_PROCESSOR = {"patch_size": 4, "size": {"shortest_edge": 256, "longest_edge": 4096}}
+
+
+@dataclass(frozen=True, slots=True)
+class Eyes:
+    """text: the tiny text model's type. keys: of the whole's config. processor: what the folder has for its images.
+
+    inputs: of the graph, and of the reference, of drawn pixels of a grid of blocks. kinds: what transformers calls the
+    input that says which tokens are of images, where its forward takes one.
+    """
+
+    text: str
+    keys: dict[str, Any]
+    processor: dict[str, Any]
+    inputs: Callable[[int, int, int], tuple[Inputs, dict[str, Any]]]
+    num_axes: int = 1
+    kinds: str = ""
+    sees_whole_image: str = "none"
+
+
+def _qwen_inputs(rows: int, columns: int, seed: int) -> tuple[Inputs, dict[str, Any]]:
+    from transformers.vision_utils import get_vision_interpolation_indices_and_weights, get_vision_position_ids
+
+    grid = torch.tensor([[1, 2 * rows, 2 * columns]])
+    pixels = torch.randn(4 * rows * columns, 3 * 2 * 4 * 4, generator=torch.Generator().manual_seed(seed))
+    indices, weights = get_vision_interpolation_indices_and_weights(grid, 8, "bilinear", True, 2)
+    inputs = {"patches": pixels, "positions": get_vision_position_ids(grid, 2)}
+    inputs |= {"interp_indices": indices, "interp_weights": weights}
+    arrays = {name: value.numpy() for name, value in inputs.items()}
+    return arrays, {"pixel_values": pixels, "image_grid_thw": grid}
+
+
+def _pixtral_inputs(rows: int, columns: int, seed: int) -> tuple[Inputs, dict[str, Any]]:
+    height, width = 2 * rows, 2 * columns
+    pixels = torch.randn(1, 3, 4 * height, 4 * width, generator=torch.Generator().manual_seed(seed))
+    patches = pixels[0].reshape(3, height, 4, width, 4).permute(1, 3, 0, 2, 4).reshape(height * width, -1)
+    order = block_order(height, width, 2)
+    positions = np.stack(np.divmod(np.arange(height * width), width), -1)
+    inputs = {"patches": patches.numpy()[order], "positions": positions[order]}
+    return inputs, {"pixel_values": pixels, "image_sizes": torch.tensor([[4 * height, 4 * width]])}
+
+
+def _siglip2_inputs(rows: int, columns: int, seed: int) -> tuple[Inputs, dict[str, Any]]:
+    height, width = 2 * rows, 2 * columns
+    patches = torch.randn(height * width, 48, generator=torch.Generator().manual_seed(seed))
+    order = block_order(height, width, 2)
+    resize = torch.nn.functional.interpolate
+    tables = torch.eye(64).reshape(1, 64, 8, 8)  # each has one position
+    weights = resize(tables, (height, width), mode="bilinear", antialias=True).reshape(64, -1).T
+    inputs = {"patches": patches.numpy()[order], "position_weights": weights.numpy()[order]}
+    kept = torch.ones(1, height * width, dtype=torch.int32)
+    shape = torch.tensor([[height, width]])
+    return inputs, {"pixel_values": patches[None], "pixel_attention_mask": kept, "spatial_shapes": shape}
+
+
+def _siglip_inputs(rows: int, columns: int, seed: int) -> tuple[Inputs, dict[str, Any]]:
+    pixels = torch.randn(1, 3, 24, 24, generator=torch.Generator().manual_seed(seed))
+    return {"pixels": pixels.numpy()}, {"pixel_values": pixels}
+
+
+def block_order(height: int, width: int, side: int) -> npt.NDArray[np.int64]:
+    """Which patch of a grid, row by row, stands where, block by block."""
+    numbers = np.arange(height * width).reshape(height // side, side, width // side, side)
+    return numbers.transpose(0, 2, 1, 3).reshape(-1)
+
+
+EYES = {  # by model_type of the whole
+    "qwen3_5": Eyes(
+        "qwen3_5_text", {"vision_config": QWEN_VISION}, _QWEN_PROCESSOR, _qwen_inputs, 3, "mm_token_type_ids"
+    ),
+    "qwen3_5_moe": Eyes(
+        "qwen3_5_moe_text", {"vision_config": QWEN_VISION}, _QWEN_PROCESSOR, _qwen_inputs, 3, "mm_token_type_ids"
+    ),
+    "mistral3": Eyes(
+        "ministral3",
+        {"vision_config": PIXTRAL_VISION, "image_token_index": IMAGE_ID, "multimodal_projector_bias": True},
+        {"size": {"longest_edge": 56}},
+        _pixtral_inputs,
+    ),
+    "lfm2_vl": Eyes(
+        "lfm2",
+        {"vision_config": SIGLIP2_VISION, "projector_hidden_size": 48},
+        {"tile_size": 16, "encoder_patch_size": 4, "min_image_tokens": 4, "max_image_tokens": 16},
+        _siglip2_inputs,
+    ),
+    "gemma3": Eyes(
+        "gemma3_text",
+        {"vision_config": SIGLIP_VISION, "image_token_index": IMAGE_ID, "mm_tokens_per_image": 4},
+        {"size": {"height": 24, "width": 24}},
+        _siglip_inputs,
+        kinds="token_type_ids",
+        sees_whole_image="all",
+    ),
+}
+
+
+def build_seeing_model(name: str, folder: Path) -> Path:
+    """Write a model around a tiny text model, as transformers writes it, and what stands for a processor's config."""
+    eyes = EYES[name]
+    text = AutoModelForCausalLM.from_pretrained(build_tiny_model(eyes.text, folder / "text"))
+    config = AutoConfig.for_model(
+        name,
+        text_config=text.config.to_dict(),
+        tie_word_embeddings=text.config.tie_word_embeddings,
+        **{"image_token_id": IMAGE_ID, **eyes.keys},
+    )
+    torch.manual_seed(1)
+    whole = AutoModelForImageTextToText.from_config(config)
+    with torch.no_grad():
+        for part, parameter in whole.named_parameters():
+            if "language_model" not in part:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    whole.model.language_model.load_state_dict(text.model.state_dict())
+    whole.lm_head.load_state_dict(text.lm_head.state_dict())
+    whole.save_pretrained(folder)
+    build_tiny_tokenizer(folder)
+    (folder / "preprocessor_config.json").write_text(json.dumps(eyes.processor))
+    return folder
+
+
+class Reference:
+    """transformers' whole model of a folder, and two images."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.eyes = EYES[name]
+        self.model: Any = AutoModelForImageTextToText.from_pretrained(folder, attn_implementation="eager").eval()
+        drawn = [self.eyes.inputs(*grid, seed) for seed, grid in enumerate(GRIDS)]
+        self.inputs = [inputs for inputs, _ in drawn]
+        self._pixels = {key: _padded([pixels[key] for _, pixels in drawn]) for key in drawn[0][1]}
+
+    def features(self) -> list[Float32Array]:
+        """Of each image (L, E)."""
+        with torch.no_grad():
+            found = self.model.model.get_image_features(**self._pixels).pooler_output
+        return [each.reshape(-1, each.shape[-1]).numpy() for each in found]
+
+    def logits(self, token_ids: list[int]) -> Float32Array:
+        """(N, V) of a text with both images, or with none."""
+        ids = torch.tensor([token_ids])
+        kinds = (ids == IMAGE_ID).long()
+        pixels = {**self._pixels, **({self.eyes.kinds: kinds} if self.eyes.kinds else {})} if kinds.any() else {}
+        self.model.model.rope_deltas = None
+        with torch.no_grad():
+            logits: Float32Array = self.model(input_ids=ids, use_cache=False, **pixels).logits[0].numpy()
+        return logits
+
+
+def _padded(tensors: list[torch.Tensor]) -> torch.Tensor:
+    """As one, with zeros behind those that are smaller."""
+    most = [max(sizes) for sizes in zip(*(tensor.shape[1:] for tensor in tensors), strict=True)]
+    missing = [[most[axis] - tensor.shape[1 + axis] for axis in range(len(most))] for tensor in tensors]
+    pads = [[pad for each in reversed(own) for pad in (0, each)] for own in missing]
+    return torch.cat([torch.nn.functional.pad(tensor, pad) for tensor, pad in zip(tensors, pads, strict=True)])
+
+
+def positions_of(token_ids: list[int], num_axes: int) -> tuple[npt.NDArray[np.int64], int]:
+    """Rotary positions (3, N) of a text with the images of GRIDS, and by how much they are behind afterwards."""
+    rows: list[list[int]] = []
+    place, grids = 0, iter(GRIDS)
+    while len(rows) < len(token_ids):
+        if token_ids[len(rows)] == IMAGE_ID and num_axes == 3:
+            height, width = next(grids)
+            rows += [[place, place + y, place + x] for y in range(height) for x in range(width)]
+            place += max(height, width)
+        else:
+            rows.append([place] * 3)
+            place += 1
+    return np.array(rows, np.int64).T, place - len(token_ids)

@@ -1,0 +1,106 @@
+"""A package's eyes: what comes along with which options, and what is refused before weights are read."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from reader_edge_export import ExportOptions, export_model
+from reader_edge_export.sources.find import find_source
+from reader_edge_export.sources.image_part import find_images
+from reader_edge_runtime.errors import ReaderEdgeError
+from reader_edge_runtime.package.manifest import GRAPH_NAME, Manifest
+from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.package.package_parts import VISION_GRAPH_NAME
+from tests.export.images.seeing_models import IMAGE_ID, build_seeing_model
+from tests.tiny_models import change_config
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Not to be changed."""
+    return build_seeing_model("qwen3_5", tmp_path_factory.mktemp("seeing"))
+
+
+@pytest.fixture
+def spoilt(tmp_path: Path) -> Path:
+    return build_seeing_model("qwen3_5", tmp_path / "spoilt")
+
+
+def exported(folder: Path, out: Path, options: ExportOptions) -> tuple[Manifest, tuple[str, ...]]:
+    """The manifest, and the modules that were left out."""
+    report = export_model(folder, out, options)
+    ModelPackage.open(out).check_files()
+    return ModelPackage.open(out).manifest, report.left_out
+
+
+def test_eyes_come_along_unless_they_are_not_wanted(model: Path, tmp_path: Path) -> None:
+    seeing, left_out = exported(model, tmp_path / "seeing", ExportOptions("int8", check="none"))
+    assert seeing.images is not None
+    assert (seeing.images.token_id, seeing.images.width, seeing.images.position_axes) == (IMAGE_ID, 64, 3)
+    assert (seeing.images.rules.family, seeing.images.rules.max_pixels) == ("qwen3_5", 4096)
+    assert left_out == ()
+    plain, left_out = exported(model, tmp_path / "plain", ExportOptions("int8", check="none", has_images=False))
+    assert (plain.images, left_out) == (None, ("visual",))
+    alone, _ = exported(model / "text", tmp_path / "alone", ExportOptions("int8", check="none"))
+    assert plain.files.keys() == alone.files.keys()
+    assert VISION_GRAPH_NAME not in plain.files
+    assert plain.files[GRAPH_NAME] == alone.files[GRAPH_NAME]
+
+
+def test_a_folder_that_does_not_say_how_pixels_are_read_is_its_text_model(spoilt: Path) -> None:
+    assert find_images(find_source(spoilt, None)) is not None
+    (spoilt / "preprocessor_config.json").unlink()
+    assert find_images(find_source(spoilt, None)) is None
+    assert find_images(find_source(spoilt / "text", None)) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"vision_config": 5}, "vision_config as 5: it must be an object"),
+        ({"vision_config": {"model_type": "other_vision"}}, "that of a 'other_vision', of which qwen3_5_vision"),
+        ({"vision_config": {"whitening": 1}}, "'whitening' to 1, which a qwen3_5_vision model is not known to read"),
+        ({"vision_config": {"deepstack_visual_indexes": [1]}}, "'deepstack_visual_indexes'"),
+        ({"vision_config": {"depth": 10**6}}, "1000000 layers, and 1024 at most"),
+        ({"vision_config": {"patch_size": [4, 4]}}, "patch_size"),
+        ({"image_token_id": 320}, "image_token_id as 320, which is no token"),
+        ({"image_token_id": ...}, "image_token_id as None"),
+    ],
+)
+def test_a_config_that_eyes_cannot_be_made_by_is_refused(changes: dict[str, Any], words: str, spoilt: Path) -> None:
+    vision = changes.get("vision_config")
+    if isinstance(vision, dict):
+        changes["vision_config"] = json.loads((spoilt / "config.json").read_text())["vision_config"] | vision
+    change_config(spoilt, **changes)
+    with pytest.raises(ReaderEdgeError, match=words):
+        find_images(find_source(spoilt, None))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("model.visual.pos_embed.weight", None, "lack visual.pos_embed.weight"),
+        ("model.visual.merger.norm.weight", torch.ones(3), r"of the shape \(3,\) instead of \(32,\)"),
+        ("model.visual.other.weight", torch.ones(3), "holds visual.other.weight, for which"),
+        ("model.visual.merger.norm.weight", torch.full((32,), torch.nan), "not all finite"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(
+    name: str, value: torch.Tensor | None, words: str, spoilt: Path, tmp_path: Path
+) -> None:
+    weights = load_file(spoilt / "model.safetensors")
+    weights.pop(name, None)
+    save_file(weights | ({} if value is None else {name: value}), spoilt / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ReaderEdgeError, match=words):
+        export_model(spoilt, tmp_path / "out", ExportOptions("fp32", check="none"))
+
+
+def test_features_of_another_width_are_refused(spoilt: Path, tmp_path: Path) -> None:
+    vision = json.loads((spoilt / "config.json").read_text())["vision_config"] | {"out_hidden_size": 48}
+    change_config(spoilt, vision_config=vision)
+    with pytest.raises(ReaderEdgeError, match="features of 48 numbers to a text model of 64"):
+        export_model(spoilt, tmp_path / "out", ExportOptions("fp32", check="none"))
