@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -11,7 +11,6 @@ from reader_edge_runtime.arrays import Float32Array, Int64Array
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.config import EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.decoding.decoder import Decoder
-from reader_edge_runtime.decoding.prompt_images import EncodedImage
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.sampling.sampler import Sampler
 from reader_edge_runtime.drafting.drafter import Drafter
@@ -25,7 +24,19 @@ from tests.fake_target import FakeTarget, make_manifest
 from tests.random_drafter import chosen
 
 VOCAB_SIZE, IMAGE = 6, 5
-Prompt = tuple[list[int], list[EncodedImage]]  # IMAGE stands for each token of an image
+Prompt = tuple[list[int], "list[EncodedImage]"]  # IMAGE stands for each token of an image
+
+
+@dataclass
+class EncodedImage:
+    digest: bytes
+    rows: int
+    columns: int
+    features: Float32Array
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.features)
 
 
 def seeing_manifest(max_context: int = 512, axes: int = 3) -> Manifest:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
@@ -15,6 +15,9 @@ from reader_edge_runtime.untrusted.user_input import as_text
 
 if TYPE_CHECKING:
     import reader_edge_runtime
+    from reader_edge_runtime.text.conversation import Encodable
+
+IMAGE_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 def dash_alone(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -35,6 +38,8 @@ class PromptInput:
       where '-' is the argument behind MODEL, and follows the text.
     -s --system system: A system message, for models with a chat template.
     raw: Continue the prompt as plain text, without the chat template.
+    --image images: An image that the prompt is about, for models that see: PNG, JPEG, WebP, GIF or BMP. Give it again
+      for each further one.
     """
 
     dash: str | None
@@ -42,6 +47,7 @@ class PromptInput:
     system: str | None = None
     raw: bool = False
     template_args: dict[str, Any] = field(default_factory=dict)
+    images: Annotated[tuple[Path, ...], IMAGE_FILE] = ()
 
     def read(self) -> str | None:
         """The prompt as given and piped in, less one line end; None on a terminal: a chat is wanted.
@@ -64,6 +70,21 @@ class PromptInput:
 
         if path is not None:
             check_session_place(path)
+
+    def check_images(self, text: str | None, keeps_messages: bool) -> None:
+        """Raise UsageError for images where they have no place. keeps_messages: whether a session or a server does."""
+        if self.images and (text is None or self.raw):
+            raise click.UsageError("--image needs a prompt and the chat template: give -p, and leave --raw out.")
+        if self.images and keeps_messages:
+            raise click.UsageError(
+                "Sessions and servers get texts alone: leave --image out, or --session and --server."
+            )
+
+    def with_images(self, prompt: "Encodable") -> "Encodable":
+        """A prompt with the images that are given, if any, before its last text."""
+        from reader_edge_runtime.text.image_parts import with_images
+
+        return with_images(prompt, self.images) if self.images else prompt
 
     def beside(self, model: str | None) -> "tuple[str | None, PromptInput]":
         """The model and the prompt, where a dash alone came in the model's place."""
@@ -110,7 +131,7 @@ class PromptInput:
         config = replace(config, sampling=sampling)
         built = build_prompt(engine, text, self.system, self.raw)
         prompt = built if session is None else session.prompt(built)
-        whole = with_template_args(prompt, self.template_args)
+        whole = self.with_images(with_template_args(prompt, self.template_args))
         if as_json:
             answer = print_json(engine, whole, config)
         else:

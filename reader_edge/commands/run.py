@@ -44,7 +44,7 @@ class OutputOptions:
 )
 @click.argument("model", type=MODEL, required=False)
 @click.argument("dash", required=False, metavar="[-]", callback=dash_alone)
-@options.of(PromptInput, "prompt", "system")
+@options.of(PromptInput, "prompt", "system", "images")
 @options.max_tokens(512)
 @options.reasoning_budget
 @options.of(SamplingOptions)
@@ -95,6 +95,7 @@ def run(
     text = prompt_input.read()
     if text is None and (shown.as_json or shown.compare):
         raise click.UsageError("--json and --compare need a prompt: give one with -p.")
+    prompt_input.check_images(text, remote.server is not None or shown.session_file is not None)
     if remote.server is not None:
         if text is None:
             raise click.UsageError("--server needs a prompt: give one with -p.")
@@ -117,7 +118,7 @@ def run(
     assert text is not None
     config = replace(config, is_scored=shown.stats or shown.as_json, sampling=given.chosen(engine.sampling))
     prompt = build_prompt(engine, text, prompt_input.system, prompt_input.raw)
-    whole = with_template_args(prompt, prompt_input.template_args)
+    whole = prompt_input.with_images(with_template_args(prompt, prompt_input.template_args))
     if not print_compared(engine, whole, config, shown.as_json, shown.stats):
         raise click.ClickException(options.DIFFERENT_TOKENS)
 

@@ -29,7 +29,9 @@ from reader_edge_runtime.drafting.speculators.speculator_source import Speculato
 from reader_edge_runtime.errors import DraftModelError
 from reader_edge_runtime.execution.pipeline.open_pipeline import serve_stage
 from reader_edge_runtime.execution.pipeline.pipeline_target import PipelineTarget
-from reader_edge_runtime.execution.providers import check_is_whole, open_speculator, open_target
+from reader_edge_runtime.execution.providers import check_is_whole, open_speculator, open_target, open_vision
+from reader_edge_runtime.images.image_encoder import ImageEncoder
+from reader_edge_runtime.images.prompt_reader import PromptReader
 from reader_edge_runtime.measuring.cost_cache import load_or_measure, machine_key
 from reader_edge_runtime.measuring.pass_cost import MAX_WIDTH, PassCost
 from reader_edge_runtime.measuring.width_cache import load_or_settle
@@ -94,6 +96,18 @@ def keeping_prefixes(decoder: Decoder, package: ModelPackage, config: EngineConf
         decoder.slots.prefixes = prefixes
         decoder.drafter.recall_from(prefixes.learned, decoder.target.manifest.vocab_size)
     return decoder
+
+
+def prompt_reader(package: ModelPackage, tokenizer: Tokenizer, target: Target, config: EngineConfig) -> PromptReader:
+    """What reads prompts for a package's model, and images where it sees them."""
+    part, max_context = package.manifest.images, package.manifest.max_context
+    is_seen_in_order = part is not None and part.sees_whole_image == "none"
+    encoder = (
+        None
+        if part is None or not is_seen_in_order
+        else ImageEncoder(part, lambda: open_vision(package, target, config))
+    )
+    return PromptReader(tokenizer, max_context, encoder)
 
 
 def open_sources(

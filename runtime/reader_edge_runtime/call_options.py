@@ -18,7 +18,9 @@ from reader_edge_runtime.config import (
 from reader_edge_runtime.drafting.draft_sources import DraftSources
 from reader_edge_runtime.errors import ConfigError, ConversationError, PromptError
 from reader_edge_runtime.generation_config import chosen_sampling
+from reader_edge_runtime.images.decode import ImageSource
 from reader_edge_runtime.text.conversation import Conversation, Encodable, Message, Tool
+from reader_edge_runtime.text.image_parts import with_images
 from reader_edge_runtime.text.tool_calls.declared_tool import declared_tool
 from reader_edge_runtime.untrusted.config_checks import require_known
 from reader_edge_runtime.untrusted.user_input import short_repr
@@ -35,6 +37,7 @@ class GenerationOptions(TypedDict, total=False):
 
     schema: the answer is JSON of this schema: an object, its text, or a class that has one, as pydantic's models do.
     tools: functions that the answer may call, or JSON objects that describe some.
+    images: paths, bytes or PIL images, which stand before the prompt's text, or where its messages have parts for them.
     """
 
     max_tokens: int | None
@@ -46,6 +49,7 @@ class GenerationOptions(TypedDict, total=False):
     stop: str | Sequence[str] | None
     schema: Any
     tools: Sequence[Callable[..., Any] | Tool] | None
+    images: Sequence[ImageSource] | None
     repetition_penalty: float | None
     frequency_penalty: float | None
     presence_penalty: float | None
@@ -135,7 +139,7 @@ def with_options(
     """
     config = given_config(config, GenerationConfig, "config")
     given = _given_options(options, GenerationOptions.__annotations__)
-    schema, tools = given.pop("schema", None), given.pop("tools", None)
+    schema, tools, images = given.pop("schema", None), given.pop("tools", None), given.pop("images", None)
     if schema is not None and ("grammar" in given or tools):
         other = "tools" if tools else "grammar"
         raise ConfigError(f"schema and {other} cannot both say what the answer is: leave one out.")
@@ -147,6 +151,7 @@ def with_options(
     if sampling:
         whole = cast(SamplingConfig | None, given.get("sampling", config.sampling))
         given["sampling"] = replace(whole, **sampling) if whole else chosen_sampling(own_sampling, sampling)
+    prompt = with_images(prompt, images) if images else prompt
     prompt = with_tools(prompt, tools) if tools else prompt
     return prompt, replace(config, **given) if given else config
 

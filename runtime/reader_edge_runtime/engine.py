@@ -9,7 +9,7 @@ from typing import Self, Unpack
 
 from reader_edge_runtime.answer import Answer, GenerationChunk, GenerationResult
 from reader_edge_runtime.arrays import Float32Array
-from reader_edge_runtime.assembly import assemble
+from reader_edge_runtime.assembly import assemble, prompt_reader
 from reader_edge_runtime.call_options import (
     Callback,
     EngineOptions,
@@ -39,6 +39,7 @@ from reader_edge_runtime.drafting.sources.warmup_answers import WarmupAnswers
 from reader_edge_runtime.embeddings import Embedder, LastToken, Reranker, given_list
 from reader_edge_runtime.errors import ConfigError, PromptError
 from reader_edge_runtime.generation_config import chosen_sampling
+from reader_edge_runtime.images.prompt_reader import PromptReader
 from reader_edge_runtime.measuring.cost_cache import forget_cost
 from reader_edge_runtime.measuring.width_probe import WidthReport
 from reader_edge_runtime.package.model_package import ModelPackage
@@ -145,8 +146,8 @@ class Engine:
         return cls(package, tokenizer, decoder if rule is None else rule.decoder(decoder, callbacks[1]), report, rule)
 
     def encode_prompt(self, prompt: Encodable) -> list[int]:
-        """See `Tokenizer.encode_prompt`."""
-        return self.tokenizer.encode_prompt(prompt)
+        """Token ids of a prompt, as many for an image as it has; see `Tokenizer.encode_prompt`."""
+        return self._prompt_reader.read(prompt).token_ids
 
     def generate(
         self, prompt: Encodable, config: GenerationConfig | None = None, **options: Unpack[GenerationOptions]
@@ -250,17 +251,19 @@ class Engine:
         """
         config = ruled_config(self.with_sampling(config), self.rule, self.package.manifest.eos_token_ids, self._usual)
         prompt = without_thinking(prompt) if config.max_reasoning_tokens == 0 else prompt
-        token_ids, manifest = self.encode_prompt(prompt), self.package.manifest
-        given = prompt, token_ids, config, self.tokenizer
+        prompt, token_ids, text_ids, images = self._prompt_reader.read(prompt)
+        manifest, given = self.package.manifest, (prompt, text_ids, config, self.tokenizer)
         hints = answer_hints(*given, manifest.max_context) if self.draft_permission.is_on else NO_HINTS
         if device is not None:
+            if images:
+                raise PromptError("A remote client drafts for texts alone: leave the images out.")
             hints = replace(hints, remote=device)
         reading = OutputFormat.of(*given)
-        end = reading.thinking_end(token_ids, self.tokenizer) if reading.is_thinking else None
+        end = reading.thinking_end(text_ids, self.tokenizer) if reading.is_thinking else None
         constraint, left_out = (None, ()) if config.grammar is None else self._grammars.constrain(config.grammar, end)
         try:
             constraint = within_budget(constraint, *given, manifest.vocab_size)
-            return Answer(token_ids, config, manifest, self.tokenizer, constraint, hints, reading, left_out)
+            return Answer(token_ids, config, manifest, self.tokenizer, constraint, hints, reading, left_out, images)
         except BaseException:
             if constraint is not None:
                 constraint.close()
@@ -276,6 +279,10 @@ class Engine:
         """A config that says how tokens are chosen: one that leaves it open takes the model's own way, with a seed."""
         config = given_config(config, GenerationConfig, "config")
         return config if config.sampling else replace(config, sampling=chosen_sampling(self.sampling, {}))
+
+    @cached_property
+    def _prompt_reader(self) -> PromptReader:
+        return prompt_reader(self.package, self.tokenizer, self.decoder.target, self.decoder.config)
 
     @cached_property
     def _grammars(self) -> Grammars:
@@ -362,6 +369,7 @@ class Engine:
         """End all requests and give the model's memory back, where nobody else holds the decoder. Again: nothing."""
         self._shared.close()
         self.__dict__.pop("_grammars", None)  # with its process
+        self.__dict__.pop("_prompt_reader", None)  # with its features
 
     def __enter__(self) -> Self:
         return self

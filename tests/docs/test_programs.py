@@ -172,7 +172,12 @@ def test_a_wrong_command_line_is_noticed(words: list[str]) -> None:
         assert_understood(words)
 
 
-_NEED_MORE_THAN_THE_DEMO = ("from openai import", "RemoteEngine(", "engine.embed(")  # a server, or another model
+_NEED_MORE_THAN_THE_DEMO = (
+    "from openai import",
+    "RemoteEngine(",
+    "engine.embed(",
+    "images=[",
+)  # a server, or another model
 _IS_TESTED_ELSEWHERE = "class Sentence(DraftSource)"  # tests/runtime/drafting/test_drafter.py
 SNIPPETS = [
     pytest.param("\n".join(blocks), id=page_name(page))

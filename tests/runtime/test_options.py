@@ -59,7 +59,7 @@ def result(text: str, answer_format: AnswerFormat, finish_reason: Any = "stop") 
 
 def test_every_field_of_both_configs_is_an_option() -> None:
     names = {each.name for kind in (GenerationConfig, SamplingConfig) for each in fields(kind)}
-    assert GenerationOptions.__annotations__.keys() == names | {"schema", "tools"}
+    assert GenerationOptions.__annotations__.keys() == names | {"images", "schema", "tools"}
     assert EngineOptions.__annotations__.keys() == {each.name for each in fields(EngineConfig)}
 
 

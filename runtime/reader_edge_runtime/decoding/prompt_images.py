@@ -6,7 +6,7 @@ reaches these ids, and nothing but decoding sees them: drafters and penalties ge
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Protocol
 
 import numpy as np
 
@@ -34,13 +34,21 @@ def image_token(token_id: int) -> tuple[bytes, int]:
     return digest.to_bytes(DIGEST_BYTES), token_id & (MAX_IMAGE_TOKENS - 1)
 
 
-class EncodedImage(NamedTuple):
-    """digest: see `image_token_id`. rows, columns: of its tokens, for positions. features: float32 (L, E)."""
+class EncodedImage(Protocol):
+    """digest: see `image_token_id`. rows, columns: of its tokens, for positions. num_tokens: L.
+
+    features: float32 (L, E), made when they are first read. May raise ProviderError.
+    """
 
     digest: bytes
     rows: int
     columns: int
-    features: Float32Array
+
+    @property
+    def num_tokens(self) -> int: ...
+
+    @property
+    def features(self) -> Float32Array: ...
 
 
 class OwnIds(list[int]):
@@ -70,15 +78,15 @@ class PromptImages:
         """
         ids = np.array(prompt_token_ids, np.int64)
         places = np.flatnonzero(ids == about.token_id)
-        num_wanted = sum(len(image.features) for image in images)
+        num_wanted = sum(image.num_tokens for image in images)
         if len(places) != num_wanted:
             raise PromptError(
-                f"The prompt has {len(places)} tokens of images, but its {len(images)} images have {num_wanted}: leave "
-                "out of the texts what stands for an image."
+                f"The prompt has {len(places)} tokens of images, but its images have {num_wanted}: leave out of the "
+                "texts what stands for an image."
             )
         if len(places) and places[-1] == len(ids) - 1:
             raise PromptError("The prompt ends with an image: say behind it what is to be answered.")
-        own = [image_token_id(image.digest, number) for image in images for number in range(len(image.features))]
+        own = [image_token_id(image.digest, number) for image in images for number in range(image.num_tokens)]
         token_ids = list(map(int, prompt_token_ids))
         for place, token_id in zip(places.tolist(), own, strict=True):
             token_ids[place] = token_id
@@ -86,7 +94,8 @@ class PromptImages:
         self._token_id = about.token_id
         self._index: Int64Array = np.full(len(ids), -1, np.int64)
         self._index[places] = np.arange(len(places))
-        self._features = np.concatenate([image.features for image in images])
+        self._images = images
+        self._width = about.width
         self._positions = np.tile(np.arange(len(ids)), (3, 1))
         if about.position_axes == 3:
             _move_positions(self._positions, places, images)
@@ -115,16 +124,30 @@ class PromptImages:
             positions = np.concatenate([positions, np.tile(further, (3, 1))], 1)
         named = index[index >= 0]
         if not len(named):
-            return ImageRows(index, self._features[:1], positions)
-        first = int(named[0])
-        return ImageRows(np.where(index >= 0, index - first, -1), self._features[first : int(named[-1]) + 1], positions)
+            return ImageRows(index, np.zeros((1, self._width), np.float32), positions)
+        features = self._features(int(named[0]), int(named[-1]) + 1)
+        return ImageRows(np.where(index >= 0, index - named[0], -1), features, positions)
+
+    def load(self) -> None:
+        """Have all features made that nobody has made yet. Raises ProviderError."""
+        self._features(0, int(np.count_nonzero(self._index >= 0)))
+
+    def _features(self, first: int, last: int) -> Float32Array:
+        """Those of the prompt's image tokens from number first to last."""
+        parts, start = [], 0
+        for image in self._images:
+            end = start + image.num_tokens
+            if start < last and first < end:
+                parts.append(image.features[max(first - start, 0) : last - start])
+            start = end
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _move_positions(positions: Int64Array, places: Int64Array, images: Sequence[EncodedImage]) -> None:
     """Give an image's tokens positions of time, row and column, and the text behind it those that follow them."""
     first = 0
     for image in images:
-        size = len(image.features)
+        size = image.num_tokens
         begin, end = int(places[first]), int(places[first + size - 1]) + 1
         start = int(positions[0, begin])
         number = np.arange(size)

@@ -10,8 +10,10 @@ from reader_edge_runtime.execution.onnxruntime.device.cuda import cuda_obstacle,
 from reader_edge_runtime.execution.onnxruntime.device.device_target import DeviceTarget
 from reader_edge_runtime.execution.onnxruntime.host.host_rows_runner import open_on_host
 from reader_edge_runtime.execution.onnxruntime.host.host_speculator import HostSpeculator
+from reader_edge_runtime.execution.onnxruntime.host.host_vision import HostVision
 from reader_edge_runtime.execution.pipeline.open_pipeline import open_pipeline
 from reader_edge_runtime.execution.provider import Provider
+from reader_edge_runtime.images.image_encoder import VisionTower
 from reader_edge_runtime.package.manifest import COMMIT_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.plug_ins import loaded, provider_plug_ins
@@ -84,3 +86,8 @@ def open_target(package: ModelPackage, config: EngineConfig) -> Target:
 def open_speculator(package: ModelPackage, target: Target, config: EngineConfig) -> Speculator:
     """Load the speculator of a package that has one, beside its target. Raises ProviderError."""
     return HostSpeculator.open(package, config.threads, config.uses_native and target.is_native)
+
+
+def open_vision(package: ModelPackage, target: Target, config: EngineConfig) -> VisionTower:
+    """Load the graph of images of a package that has one, beside its target. Raises ProviderError."""
+    return HostVision.open(package, config.threads, config.uses_native and target.is_native)

@@ -43,19 +43,30 @@ class Preparation:
     ) -> Answer:
         """Raises what `Engine.answer` does, and BusyError for more grammars than may be."""
         if not isinstance(config, GenerationConfig) or config.grammar is None:
-            return await asyncio.to_thread(self._engine.answer, prompt, config, device)
+            return await asyncio.to_thread(self._made, prompt, config, device)
         with self._lock:
             num = self._num_pending + sum(not request.is_closed for request in self._held)
             if num >= self._max_grammars:
                 raise BusyError(f"{num} answers with grammars run or wait already: try again later.")
             self._num_pending += 1
-        future = self._threads.submit(self._engine.answer, prompt, config, device)
+        future = self._threads.submit(self._made, prompt, config, device)
         future.add_done_callback(self._end)
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
             future.add_done_callback(_close)
             raise
+
+    def _made(self, prompt: Encodable, config: GenerationConfig | None, device: RemoteDrafts | None) -> Answer:
+        """With its images seen, which would hold other answers up if decoding did it."""
+        answer = self._engine.answer(prompt, config, device)
+        try:
+            if answer.request.images is not None:
+                answer.request.images.load()
+        except BaseException:
+            answer.request.close()
+            raise
+        return answer
 
     def _end(self, future: "Future[Answer]") -> None:
         with self._lock:

@@ -5,10 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+from reader_edge_runtime.images.decode import ImageSource
 from reader_edge_runtime.text.tool_calls.call_syntax import CALL_BEGIN, CALL_END
 
 Message = Mapping[str, Any]
 Tool = Mapping[str, Any]
+IMAGE_PART: Message = {"type": "image"}  # of a content, as chat templates know it
 
 # What clients call the reasoning of a message. transformers fills the first two from any of them.
 REASONING = ("reasoning_content", "thinking", "reasoning")
@@ -40,12 +42,15 @@ class Conversation:
     template_args: further variables of the template by name, e.g. {"enable_thinking": False}; clients call them
         `chat_template_kwargs`. They override special tokens of the same names.
     continues_final_message: the answer continues the last message's text instead of being a message of its own.
+    images: paths, bytes or PIL images, for models that see: one for each part {"type": "image"} of the messages; where
+        there is none, they stand before what the user says last.
     """
 
     messages: Sequence[Message]
     tools: Sequence[Tool] = ()
     template_args: Mapping[str, Any] = field(default_factory=dict)
     continues_final_message: bool = False
+    images: Sequence[ImageSource] = ()
 
 
 Prompt = str | Sequence[Message]

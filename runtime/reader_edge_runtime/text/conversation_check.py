@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from reader_edge_runtime.errors import ConversationError, PromptError
-from reader_edge_runtime.text.conversation import REASONING, Conversation, Message, Tool
+from reader_edge_runtime.text.conversation import IMAGE_PART, REASONING, Conversation, Message, Tool
 from reader_edge_runtime.untrusted.user_input import WITHHELD, short_repr, withheld
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -36,14 +36,14 @@ def checked_conversation(conversation: Conversation, template: str | None = None
         raise PromptError("The conversation is empty: give at least one message.")
     _check_final(conversation)
     check_tools(conversation.tools, template)
-    return replace(conversation, messages=sound_messages(messages, template))
+    return replace(conversation, messages=sound_messages(messages, template, bool(conversation.images)))
 
 
-def sound_messages(messages: Sequence[Message], template: str | None = None) -> list[Message]:
-    """The messages of `checked_conversation`. Raises PromptError."""
+def sound_messages(messages: Sequence[Message], template: str | None = None, has_images: bool = False) -> list[Message]:
+    """The messages of `checked_conversation`. has_images: whether parts may stand for some. Raises PromptError."""
     if not isinstance(messages, list | tuple):
         raise _wrong("messages", messages, "a list of messages")
-    return [_sound_message(each, f"messages[{number}]", template) for number, each in enumerate(messages)]
+    return [_sound_message(each, f"messages[{number}]", template, has_images) for number, each in enumerate(messages)]
 
 
 def check_tools(tools: Sequence[Tool], template: str | None = None) -> None:
@@ -70,7 +70,7 @@ def check_tools(tools: Sequence[Tool], template: str | None = None) -> None:
                 _check_further(further, function[further], f"{place}.function", template)
 
 
-def _sound_message(message: Message, place: str, template: str | None) -> Message:
+def _sound_message(message: Message, place: str, template: str | None, has_images: bool) -> Message:
     if not isinstance(message, Mapping):
         raise _wrong(place, message, "an object with 'role' and 'content'")
     role = message.get("role")
@@ -93,7 +93,7 @@ def _sound_message(message: Message, place: str, template: str | None) -> Messag
     if role == "developer" and template is not None and role not in template:
         sound["role"] = "system"
     if content is not None and not isinstance(content, str):
-        sound["content"] = _sound_parts(content, f"{place}.content")
+        sound["content"] = _sound_parts(content, f"{place}.content", has_images)
     return sound
 
 
@@ -101,10 +101,15 @@ def _is_empty(value: object) -> bool:
     return value is None or (isinstance(value, str | list | tuple | Mapping) and not value)
 
 
-def _sound_parts(parts: object, place: str) -> list[dict[str, str]]:
+def _sound_parts(parts: object, place: str, has_images: bool) -> list[Message]:
     if not isinstance(parts, list | tuple):
         raise _wrong(place, parts, _CONTENT)
-    return [{"type": "text", "text": _text_of_part(part, f"{place}[{n}]")} for n, part in enumerate(parts)]
+    return [
+        IMAGE_PART
+        if has_images and part == IMAGE_PART
+        else {"type": "text", "text": _text_of_part(part, f"{place}[{n}]")}
+        for n, part in enumerate(parts)
+    ]
 
 
 def _text_of_part(part: object, place: str) -> str:

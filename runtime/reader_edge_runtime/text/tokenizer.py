@@ -15,6 +15,7 @@ from reader_edge_runtime.package.manifest import CHAT_TEMPLATE_NAME, TOKENIZER_N
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.conversation import Conversation, Encodable, Message
 from reader_edge_runtime.text.fill_in_middle import FIM_TOKENS, File, FillInMiddle
+from reader_edge_runtime.text.image_parts import ImageTexts, check_sees
 from reader_edge_runtime.text.literal_encoder import LiteralEncoder, LiteralText
 from reader_edge_runtime.text.template.chat_template import ChatTemplate
 from reader_edge_runtime.text.thinking import ThinkingTags
@@ -148,11 +149,12 @@ class Tokenizer:
     def encode_prompt(self, prompt: Encodable) -> list[int]:
         """Token ids of a text, or of a conversation through the model's chat template; token ids as they are.
 
-        Raises PromptError.
+        Raises PromptError, also for a conversation with images, which `Engine.encode_prompt` reads.
         """
         if isinstance(prompt, str):
             return self.encode(prompt)
         if isinstance(prompt, Conversation):
+            check_sees(prompt)
             return self.encode_chat(prompt)
         if not isinstance(prompt, list | tuple):
             raise PromptError(f"A prompt is a text or a list of messages, got {short_repr(prompt)}.")
@@ -187,16 +189,21 @@ class Tokenizer:
         """How the model writes what it thinks before it answers; None where its chat template knows of no thinking."""
         return None if self._chat_template is None else self._chat_template.thinking_tags
 
-    def encode_chat(self, conversation: Conversation) -> list[int]:
-        """Token ids of a conversation, ready for the assistant's answer. Raises PromptError."""
+    def encode_chat(self, conversation: Conversation, images: ImageTexts | None = None) -> list[int]:
+        """Token ids of a conversation, ready for the assistant's answer. images: its. Raises PromptError."""
         template = self._used_template()
         conversation = template.sound(conversation)
-        text = template.render_sound(conversation)
+        text = masked = template.render_sound(conversation)
         self.check_length(text)
-        if self._literal is None:
-            return self.encode(text, adds_special_tokens=False)
         with library_errors("The tokenizer cannot encode this text"):
-            return self._literal.encode(*self._literal.render(conversation, text))
+            if self._literal is not None:
+                text, masked = self._literal.render(conversation, text)
+            if images is not None:
+                text, masked = images.expand(text, masked)
+                self.check_length(text)
+            if self._literal is not None:
+                return self._literal.encode(text, masked)
+        return self.encode(text, adds_special_tokens=False)
 
     def render_chat(self, conversation: Conversation) -> str:
         """The text of a conversation, whose token ids `encode_chat` gives. Raises PromptError."""

@@ -15,6 +15,7 @@ from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.errors import HistoryError
 from reader_edge_runtime.measuring.width_probe import WidthReport
 from tests.reader_edge.package_copy import PackageCopy
+from tests.seeing_engine import picture, seeing_engine
 
 PROMPT = "# tar\n\n"
 
@@ -363,3 +364,38 @@ def test_a_prefix_cache_without_a_name_is_refused_and_fills_no_folder(
     refused = runner.invoke(main, ["run", "--prefix-cache", "", "-p", "hi"])
     assert (refused.exit_code, os.listdir()) == (2, [])
     assert "'--prefix-cache': It is empty: name a folder." in refused.stderr
+
+
+def test_images_come_before_the_prompt_in_the_order_of_their_options(
+    runner: CliRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeing, _ = seeing_engine(tmp_path)
+    monkeypatch.setattr("reader_edge.models.model_source.load_engine", lambda *given, **options: seeing)
+    images = [picture(1), picture(2, 8, 16)]
+    paths = [tmp_path / f"{number}.png" for number in range(2)]
+    for image, path in zip(images, paths, strict=True):
+        image.save(path)
+    given = ["-p", "What?", "--greedy", "--image", str(paths[0]), "--image", str(paths[1])]
+    result = seeing.generate("What?", GenerationConfig(max_tokens=24), images=images)
+    for flag in ([], ["--json"], ["--compare"]):
+        assert _run(runner, *given, *flag)
+    assert _run(runner, *given) == result.text
+    assert tuple(json.loads(_run(runner, *given, "--json"))["token_ids"]) == result.token_ids
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["-p", "What?"], 1, "reads texts alone"),
+        (["-p", "What?", "--raw"], 2, "leave --raw out"),
+        (["-p", "What?", "--session", "kept"], 2, "leave --image out"),
+        (["-p", "What?", "--server", "http://localhost:1"], 2, "leave --image out"),
+    ],
+)
+def test_images_where_none_have_a_place_are_refused(
+    arguments: list[str], code: int, words: str, runner: CliRunner, tmp_path: Path
+) -> None:
+    picture(1).save(tmp_path / "cat.png")
+    result = runner.invoke(main, ["run", *arguments, "--image", str(tmp_path / "cat.png")])
+    assert result.exit_code == code
+    assert words in result.stderr

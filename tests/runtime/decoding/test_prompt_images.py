@@ -156,7 +156,7 @@ def test_log_probabilities_of_a_prompt_are_those_of_its_text() -> None:
 @pytest.mark.parametrize(
     ("given", "fault"),
     [
-        (([1, *[IMAGE] * 9, 2], [CAT]), "9 tokens of images, but its 1 images have 8"),
+        (([1, *[IMAGE] * 9, 2], [CAT]), "9 tokens of images, but its images have 8"),
         (([1, *[IMAGE] * 8, 2, IMAGE], [CAT]), "9 tokens of images"),
         (([1, *[IMAGE] * 8], [CAT]), "ends with an image"),
     ],

@@ -1,0 +1,49 @@
+"""A package's graph of images on the CPU: what is made of an image becomes rows of features."""
+
+from collections.abc import Mapping
+
+from reader_edge_runtime.arrays import Array, Float32Array
+from reader_edge_runtime.errors import ProviderError
+from reader_edge_runtime.execution.onnxruntime.native import native_library
+from reader_edge_runtime.execution.onnxruntime.session import open_session, run_bound
+from reader_edge_runtime.execution.onnxruntime.wheel import ort
+from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.package.package_parts import VISION_GRAPH_NAME
+
+_FEATURES = "image_features"
+
+
+class HostVision:
+    """A `VisionTower` on ONNX Runtime's CPU provider. width: E."""
+
+    def __init__(self, session: ort.InferenceSession, width: int) -> None:
+        """Raises ProviderError for a graph that gives something else than features."""
+        self._session = session
+        self._width = width
+        self._names = {node.name for node in session.get_inputs()}
+        outputs = {node.name: (node.type, list(node.shape or ())[1:]) for node in session.get_outputs()}
+        if outputs != {_FEATURES: ("tensor(float)", [width])}:
+            raise ProviderError(
+                f"The graph of images gives {outputs!s:.80} and not {width} features of each token: export the model "
+                "again."
+            )
+
+    @classmethod
+    def open(cls, package: ModelPackage, threads: int = 0, uses_native: bool = True) -> "HostVision":
+        """The graph of a package that sees images. Raises ProviderError or InstallationError."""
+        assert package.manifest.images is not None
+        library = native_library() if uses_native else None
+        session = open_session(package.path(VISION_GRAPH_NAME), threads, library)
+        return cls(session, package.manifest.images.width)
+
+    def features(self, inputs: Mapping[str, Array]) -> Float32Array:
+        if inputs.keys() != self._names:
+            odd = ", ".join(sorted(inputs.keys() ^ self._names))
+            raise ProviderError(f"The graph of images has other inputs than its rules ({odd:.80}): export again.")
+        binding = self._session.io_binding()
+        for name, array in inputs.items():
+            binding.bind_cpu_input(name, array)
+        binding.bind_output(_FEATURES)
+        run_bound(self._session, binding)
+        features: Float32Array = binding.get_outputs()[0].numpy()
+        return features

@@ -1,0 +1,90 @@
+"""Images as a model reads them: rows of features that its tower makes once, and the text that stands for each."""
+
+import hashlib
+import threading
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import msgspec
+import numpy as np
+
+from reader_edge_runtime.arrays import Array, Float32Array, UInt8Array
+from reader_edge_runtime.images.decode import ImageSource, decode_image
+from reader_edge_runtime.images.layout import lay_out
+from reader_edge_runtime.images.patches import prepare
+from reader_edge_runtime.package.package_parts import ImagesPart
+
+_MOST_KEPT_BYTES = 1 << 28  # 8 MB hold 1024 tokens of 2048 numbers
+
+
+class VisionTower(Protocol):
+    """A package's graph of images."""
+
+    def features(self, inputs: Mapping[str, Array]) -> Float32Array:
+        """Of an image, or of a tile: float32 (L, E). inputs: see `images.patches`. Raises ProviderError."""
+        ...
+
+
+class FeatureStore:
+    """Makes features, one image at a time, and keeps those that were used last, up to so many bytes. Thread-safe."""
+
+    def __init__(self, open_tower: Callable[[], VisionTower], most_bytes: int = _MOST_KEPT_BYTES) -> None:
+        self._open_tower = open_tower
+        self._most_bytes = most_bytes
+        self._tower: VisionTower | None = None
+        self._kept: dict[bytes, Float32Array] = {}
+        self._lock = threading.Lock()
+
+    def features(self, digest: bytes, pixels: UInt8Array, part: ImagesPart) -> Float32Array:
+        """Of the image that has this digest. Raises ProviderError."""
+        with self._lock:
+            found = self._kept.pop(digest, None)
+            if found is None:
+                self._tower = self._tower or self._open_tower()
+                found = np.concatenate([self._tower.features(each.inputs) for each in prepare(pixels, part.rules)])
+                found.flags.writeable = False
+            self._kept[digest] = found
+            while sum(each.nbytes for each in self._kept.values()) > self._most_bytes:
+                del self._kept[next(iter(self._kept))]
+            return found
+
+
+class SeenImage:
+    """An image of a prompt.
+
+    digest: SHA-256 of all that its features come from. rows, columns: of its tokens, where they have positions of their
+    own. num_tokens: L. num_pixels: as it was given. text: stands for it in the prompt.
+    """
+
+    def __init__(self, pixels: UInt8Array, part: ImagesPart, store: FeatureStore) -> None:
+        """pixels: uint8 (H, W, 3). Raises ImageError for an image that the model takes none of."""
+        layout = lay_out(pixels.shape[1], pixels.shape[0], part.rules)
+        head = msgspec.json.encode([part.rules, pixels.shape])
+        self.digest = hashlib.sha256(head + np.ascontiguousarray(pixels).data.cast("B")).digest()
+        self.rows, self.columns = layout.parts[0].grid
+        self.num_tokens, self.text = layout.num_tokens, layout.text
+        self.num_pixels = pixels.shape[0] * pixels.shape[1]
+        self._pixels: UInt8Array | None = pixels
+        self._part, self._store = part, store
+        self._features: Float32Array | None = None
+
+    @property
+    def features(self) -> Float32Array:
+        """float32 (L, E), from the tower where nobody has them. Raises ProviderError."""
+        if self._features is None:
+            assert self._pixels is not None
+            self._features = self._store.features(self.digest, self._pixels, self._part)
+            self._pixels = None
+        return self._features
+
+
+class ImageEncoder:
+    """Opens images for one model. open_tower: called when the first image is read."""
+
+    def __init__(self, part: ImagesPart, open_tower: Callable[[], VisionTower]) -> None:
+        self.part = part
+        self._store = FeatureStore(open_tower)
+
+    def open(self, source: ImageSource, name: str) -> SeenImage:
+        """Decode an image. name: what sentences call it. Raises ImageError, or InstallationError without Pillow."""
+        return SeenImage(decode_image(source, name), self.part, self._store)

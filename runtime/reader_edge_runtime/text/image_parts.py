@@ -1,0 +1,159 @@
+"""Images in conversations: from where messages have them, and the text that stands for them once they are rendered."""
+
+import binascii
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from reader_edge_runtime.errors import ConversationError, PromptError
+from reader_edge_runtime.images.decode import MAX_BYTES, ImageSource
+from reader_edge_runtime.text.conversation import IMAGE_PART, Conversation, Encodable, Message
+from reader_edge_runtime.untrusted.user_input import short_repr
+
+MAX_IMAGES = 256
+_BLIND = "This model reads texts alone: leave the images out."
+
+
+def with_images(prompt: Encodable, images: Sequence[ImageSource]) -> Conversation:
+    """A prompt with images that its messages have parts for, or that stand before what the user says last.
+
+    Raises PromptError for what is no conversation.
+    """
+    if isinstance(images, str | bytes) or not isinstance(images, Sequence):
+        raise PromptError(f"images is {short_repr(images)}, but must be a list of paths, bytes or PIL images.")
+    if isinstance(prompt, str):
+        prompt = [{"role": "user", "content": prompt}]
+    if isinstance(prompt, list | tuple) and (not prompt or isinstance(prompt[0], Mapping)):
+        prompt = Conversation(cast(Sequence[Message], prompt))
+    if not isinstance(prompt, Conversation):
+        raise PromptError(
+            f"Images reach a model with messages, not with {short_repr(prompt)}: give a text or messages."
+        )
+    return replace(prompt, images=[*prompt.images, *images])
+
+
+def holds_images(prompt: Encodable) -> bool:
+    """Whether a prompt has images, or parts that say so."""
+    if isinstance(prompt, Conversation):
+        return bool(prompt.images) or any(_is_image(part) for each in prompt.messages for part in _parts(each))
+    is_chat = isinstance(prompt, list | tuple) and bool(prompt) and isinstance(prompt[0], Mapping)
+    return is_chat and any(_is_image(part) for each in cast(Sequence[Message], prompt) for part in _parts(each))
+
+
+def with_neutral_parts(prompt: Encodable) -> Conversation:
+    """The conversation with all its images in `images`, in the order of the parts that are left of them.
+
+    Parts are {"type": "image_url", "image_url": {"url": "data:..."}}, as OpenAI writes them, {"type": "image", "image":
+    ...} of bytes, a PIL image or a Path, or {"type": "image"} for the next one of `images`. Paths are no texts: those
+    of a message may come from anywhere. Raises PromptError.
+    """
+    given = with_images(prompt, ())
+    left, found = list(given.images), cast(list[ImageSource], [])
+    messages = list(given.messages)
+    if left and not any(_is_image(part) for each in messages for part in _parts(each)):
+        messages = _with_leading_parts(messages, len(left))
+    for number, message in enumerate(messages):
+        if not any(map(_is_image, _parts(message))):
+            continue
+        parts = []
+        for place, part in enumerate(message["content"]):
+            if _is_image(part):
+                found.append(_source(part, left, f"messages[{number}].content[{place}]"))
+                part = IMAGE_PART
+            parts.append(part)
+        messages[number] = {**message, "content": parts}
+    if left:
+        raise PromptError(f"{len(left)} of the images have no part in the messages: give as many as there are parts.")
+    if len(found) > MAX_IMAGES:
+        raise PromptError(f"The prompt has {len(found)} images, but may have {MAX_IMAGES} at most: leave some out.")
+    return replace(given, messages=messages, images=found)
+
+
+def check_sees(prompt: Encodable) -> None:
+    """Raise PromptError for images that were given to a model of texts beside its prompt."""
+    if isinstance(prompt, Conversation) and prompt.images:
+        raise PromptError(_BLIND)
+
+
+def _parts(message: object) -> Sequence[object]:
+    content = message.get("content") if isinstance(message, Mapping) else None
+    return content if isinstance(content, list | tuple) else ()
+
+
+def _is_image(part: object) -> bool:
+    return isinstance(part, Mapping) and part.get("type") in ("image", "image_url")
+
+
+def _with_leading_parts(messages: list[Message], num_images: int) -> list[Message]:
+    """Parts for images before what the user says last."""
+    last = next((n for n in reversed(range(len(messages))) if messages[n].get("role") == "user"), None)
+    if last is None:
+        raise PromptError("The images have no message of the user to stand in: give one.")
+    content = messages[last].get("content")
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())
+    messages[last] = {**messages[last], "content": [*[IMAGE_PART] * num_images, *parts]}
+    return messages
+
+
+def _source(part: Mapping[str, Any], left: list[ImageSource], place: str) -> ImageSource:
+    kind = str(part["type"])
+    further = next((name for name in part if name not in ("type", kind, "cache_control")), None)
+    if further is not None:
+        raise ConversationError(f"There is no field '{place}.{further!s:.80}': leave it out.", place)
+    value = part.get(kind)
+    if kind == "image_url":
+        return _bytes_of_url(value.get("url") if isinstance(value, Mapping) else value, f"{place}.image_url")
+    if value is None and left:
+        return left.pop(0)
+    if isinstance(value, str) or value is None:
+        problem = "is missing" if value is None else f"is {short_repr(value)}"
+        raise ConversationError(f"'{place}.image' {problem}, but must be bytes, a Path or a PIL image.", place)
+    return cast(ImageSource, value)
+
+
+def _bytes_of_url(url: object, place: str) -> bytes:
+    """What a data URL holds."""
+    head, _, body = url.partition(",") if isinstance(url, str) else ("", "", "")
+    if not head.lower().startswith("data:") or not head.lower().endswith(";base64"):
+        rest = "but nothing is fetched from there: give the image as 'data:image/png;base64,...'."
+        raise ConversationError(f"'{place}' is {short_repr(url)}, {rest}", place, f"'{place}' is no data URL, {rest}")
+    if len(body) > MAX_BYTES * 4 // 3 + 4:
+        sentence = (
+            f"'{place}' has {len(body)} characters, more than an image of {MAX_BYTES >> 20} MiB: give a smaller one."
+        )
+        raise ConversationError(sentence, place, sentence)
+    try:
+        return binascii.a2b_base64(body, strict_mode=True)
+    except ValueError as error:  # also of characters that are not ASCII
+        sentence = f"'{place}' is no base64 ({error}): give the image as 'data:image/png;base64,...'."
+        raise ConversationError(sentence, place, f"'{place}' is no base64.") from None
+
+
+@dataclass(frozen=True, slots=True)
+class ImageTexts:
+    """mark: what a chat template writes for an image. texts: what comes in its place, of each image in order."""
+
+    mark: str
+    texts: Sequence[str]
+
+    def expand(self, rendered: str, masked: str) -> tuple[str, str]:
+        """Put the texts in place of marks, in a text and in another of equal length that has the marks that count.
+
+        Raises PromptError where there are not as many marks as images.
+        """
+        places = [found.start() for found in re.finditer(re.escape(self.mark), masked)]
+        if len(places) != len(self.texts):
+            raise PromptError(
+                f"The messages have {len(places)} places for images ({self.mark!r} in their text), and "
+                f"{len(self.texts)} came: leave it out of what you write."
+            )
+        return "".join(self._pieces(rendered, places)), "".join(self._pieces(masked, places))
+
+    def _pieces(self, text: str, places: Sequence[int]) -> Iterator[str]:
+        end = 0
+        for place, image in zip(places, self.texts, strict=True):
+            yield text[end:place]
+            yield image
+            end = place + len(self.mark)
+        yield text[end:]

@@ -1,0 +1,37 @@
+"""The graph of images on the CPU: features as it gives them, and graphs that its manifest does not describe."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from reader_edge_runtime.errors import ProviderError
+from reader_edge_runtime.execution.onnxruntime.host.host_vision import HostVision
+from reader_edge_runtime.execution.onnxruntime.session import open_session
+
+
+def vision(name: str = "image_features", width: int = 4) -> HostVision:
+    """Of a graph that adds up a token's two patches."""
+    patches = helper.make_tensor_value_info("patches", TensorProto.FLOAT, ["L", 2, width])
+    features = helper.make_tensor_value_info(name, TensorProto.FLOAT, ["L", width])
+    node = helper.make_node("ReduceSum", ["patches", "axis"], [name], keepdims=0)
+    axis = helper.make_tensor("axis", TensorProto.INT64, [1], [1])
+    graph = helper.make_graph([node], "vision", [patches], [features], [axis])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    onnx.checker.check_model(model)
+    return HostVision(open_session(model.SerializeToString(), 1), 4)
+
+
+def test_features_are_the_graphs_own() -> None:
+    patches = np.arange(24, dtype=np.float32).reshape(3, 2, 4)
+    features = vision().features({"patches": patches})
+    np.testing.assert_array_equal(features, patches.sum(1))
+
+
+def test_a_graph_that_its_manifest_does_not_describe_is_refused() -> None:
+    with pytest.raises(ProviderError, match="not 4 features"):
+        vision(name="hidden")
+    with pytest.raises(ProviderError, match="not 4 features"):
+        vision(width=5)
+    with pytest.raises(ProviderError, match=r"other inputs than its rules \(patches, pixels\)"):
+        vision().features({"pixels": np.zeros((1, 2, 4), np.float32)})

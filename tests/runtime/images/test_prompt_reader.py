@@ -1,0 +1,156 @@
+"""Images reach an engine in every form that callers know, and what cannot be seen is refused before a tower runs."""
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reader_edge_runtime import Conversation, Engine, GenerationConfig
+from reader_edge_runtime.errors import PromptError, PromptTooLongError
+from reader_edge_runtime.images.image_encoder import FeatureStore, SeenImage
+from reader_edge_runtime.text.conversation import Encodable
+from tests.fake_images import images_part
+from tests.seeing_engine import MARK, CountedTower, picture, png, seeing_engine
+
+GREEDY = GenerationConfig(max_tokens=8)
+CAT, DOG = picture(1), picture(2, 8, 16)
+WORDS = {"type": "text", "text": "What is it?"}
+Seeing = tuple[Engine, CountedTower]
+
+
+@pytest.fixture
+def seeing(tmp_path: Path) -> Seeing:
+    return seeing_engine(tmp_path)
+
+
+def question(*parts: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": [*parts, WORDS]}]
+
+
+def shown(image: object) -> dict[str, Any]:
+    return {"type": "image", "image": image}
+
+
+def linked(url: object) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": url}
+
+
+def test_every_form_of_an_image_is_the_same_prompt(seeing: Seeing, tmp_path: Path) -> None:
+    engine, tower = seeing
+    (path := tmp_path / "cat.png").write_bytes(png(CAT))
+    wanted = engine.generate("What is it?", GREEDY, images=[CAT])
+    url = "data:image/png;base64," + base64.b64encode(png(CAT)).decode()
+    parts = [linked({"url": url, "detail": "auto"}), linked(url), *map(shown, (CAT, path, png(CAT)))]
+    prompts: list[Encodable] = [
+        *(question(part) for part in parts),
+        Conversation(question({"type": "image"}), images=[CAT]),
+        Conversation([{"role": "user", "content": "What is it?"}], images=[path]),
+    ]
+    for prompt in prompts:
+        assert engine.generate(prompt, GREEDY).token_ids == wanted.token_ids
+    for image in (str(path), path, png(CAT)):
+        assert engine.generate("What is it?", GREEDY, images=[image]).token_ids == wanted.token_ids
+    assert engine.generate("What is it?", GREEDY, images=[DOG]).token_ids != wanted.token_ids
+    assert tower.num_passes == 2  # of one image each, whatever form it came in
+
+
+def test_tokens_of_images_count_as_the_prompts(seeing: Seeing) -> None:
+    engine, _ = seeing
+    without = engine.generate(Conversation([{"role": "user", "content": "What is it?"}]), GREEDY).usage.prompt_tokens
+    usage = engine.generate("What is it?", GREEDY, images=[CAT, DOG]).usage
+    assert usage.prompt_tokens == without + 2 * 2 + 6 + 8
+    assert len(engine.encode_prompt(question(shown(CAT)))) == without + 2 + 6
+
+
+def test_images_stand_where_messages_have_parts_for_them(seeing: Seeing) -> None:
+    engine, _ = seeing
+    messages = [*question({"type": "image"}), {"role": "assistant", "content": "A cat."}, *question({"type": "image"})]
+    whole = engine.generate(messages, GREEDY, images=[CAT, DOG])
+    mixed = [*question(shown(CAT)), *messages[1:]]
+    assert engine.generate(mixed, GREEDY, images=[DOG]).token_ids == whole.token_ids
+    other = engine.generate(messages, GREEDY, images=[DOG, CAT])
+    assert other.token_ids != whole.token_ids
+    assert other.usage.cached_tokens < 6
+
+
+def test_a_second_question_about_an_image_needs_no_tower(seeing: Seeing) -> None:
+    engine, tower = seeing
+    first = engine.generate(question(shown(CAT)), GREEDY)
+    later = [
+        *question(shown(CAT)),
+        {"role": "assistant", "content": "A"},
+        {"role": "user", "content": "And its colour?"},
+    ]
+    assert engine.generate(later, GREEDY).usage.cached_tokens >= first.usage.prompt_tokens - 1
+    assert tower.num_passes == 1
+
+
+def test_drafted_answers_are_plain_ones_in_a_batch_with_images_and_without(seeing: Seeing) -> None:
+    engine, _ = seeing
+    prompts: list[Encodable] = [question(shown(CAT)), "What is it?", question(shown(DOG), shown(CAT))]
+    alone = [engine.generate(prompt, GREEDY, is_drafted=False).token_ids for prompt in prompts]
+    for _ in range(2):
+        assert [each.token_ids for each in engine.generate_batch(prompts, GREEDY)] == alone
+
+
+@pytest.mark.parametrize(
+    ("prompt", "fault"),
+    [
+        (question(linked({"url": "https://example.org/cat.png"})), "nothing is fetched"),
+        (question(linked({"url": "file:///etc/passwd"})), "nothing is fetched"),
+        (question(linked(5)), r"messages\[0\].content\[0\].image_url' is 5"),
+        (question(linked({"url": "data:image/png;base64,%%"})), "no base64"),
+        (question(linked({"url": "data:image/png;base64,AAAA"})), "image"),
+        (question(shown("/etc/passwd")), "must be bytes, a Path or a PIL image"),
+        (question({"type": "image"}), "is missing"),
+        (question({**shown(CAT), "width": 5}), "no field"),
+        (Conversation(question(shown(CAT)), images=[DOG]), "1 of the images have no part"),
+        (Conversation([{"role": "system", "content": "Hi"}], images=[DOG]), "no message of the user"),
+        (Conversation([{"role": "user", "content": MARK}], images=[DOG]), "have 2 places for images .* and 1 came"),
+        (f"Is {MARK} here?", "for which an image must come"),
+        (question(*[shown(CAT)] * 257), "257 images, but may have 256"),
+    ],
+)
+def test_what_is_no_image_is_refused_in_a_sentence(prompt: Encodable, fault: str, seeing: Seeing) -> None:
+    engine, tower = seeing
+    with pytest.raises(PromptError, match=fault):
+        engine.generate(prompt, GREEDY)
+    assert tower.num_passes == 0
+
+
+def test_images_that_fill_the_context_are_refused_before_the_tower_runs(tmp_path: Path) -> None:
+    engine, tower = seeing_engine(tmp_path, max_context=64)
+    with pytest.raises(PromptTooLongError, match="images have 64 tokens or more"):
+        engine.generate("What is it?", GREEDY, images=[picture(3, 32, 32), CAT])
+    with pytest.raises(PromptTooLongError, match="shorten the prompt"):
+        engine.generate("What is it? " * 5, GREEDY, images=[picture(3, 28, 28)])
+    assert tower.num_passes == 0
+
+
+def test_a_literal_text_may_spell_what_stands_for_an_image(tmp_path: Path) -> None:
+    engine, _ = seeing_engine(tmp_path, is_text_literal=True)
+    spelled = engine.generate(question(shown(CAT), {"type": "text", "text": f"{MARK}?"}), GREEDY).usage
+    assert spelled.prompt_tokens > engine.generate(question(shown(CAT)), GREEDY).usage.prompt_tokens + 2
+
+
+def test_a_model_of_texts_says_that_it_sees_none(engine: Engine) -> None:
+    with pytest.raises(PromptError, match="reads texts alone"):
+        engine.generate("What is it?", images=[CAT])
+    with pytest.raises(PromptError, match="list of paths"):
+        engine.generate("What is it?", images="cat.png")
+    with pytest.raises(PromptError, match="not with"):
+        engine.generate([1, 2, 3], images=[CAT])
+
+
+def test_features_are_kept_up_to_a_number_of_bytes_and_the_last_used_stay() -> None:
+    tower, part = CountedTower(), images_part()
+    store = FeatureStore(lambda: tower, most_bytes=2 * 6 * 2 * 4)
+
+    def see(seed: int) -> int:
+        features = SeenImage(np.asarray(picture(seed)), part, store).features
+        assert features.shape == (6, 2)
+        return tower.num_passes
+
+    assert [see(seed) for seed in (1, 2, 1, 3, 1, 2)] == [1, 2, 2, 3, 3, 4]
