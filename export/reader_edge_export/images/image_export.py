@@ -48,7 +48,7 @@ class ImageExport:
             axes = axes_of_frequencies(len(rotary.inv_freq), part.sections)
         tower = open_tower(part, text.skeleton.config, width)
         rules = read_image_rules(part.folder, tower.skeleton.config.to_dict())
-        return cls(part, tower, ImageRows(width, axes), rules)
+        return cls(part, tower, ImageRows(width, axes, part.pad_id), rules)
 
     @property
     def num_bytes(self) -> int:
@@ -63,7 +63,7 @@ class ImageExport:
         traced = work / "vision.onnx"
         trace_tower(self.tower, traced)
         files = write_tower(traced, folder, self.tower, progress)
-        num_axes, seen = NUM_AXES if self.rows.axes else 1, self.part.family.sees_whole_image
+        num_axes, seen = NUM_AXES if self.rows.axes else 1, self.part.sees_whole_image
         return files, ImagesPart(self.part.token_id, self.rows.width, self.rules, num_axes, seen)
 
     def check(self, folder: Path) -> dict[str, float]:

@@ -15,7 +15,7 @@ from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.options import ExportOptions
 from reader_edge_export.package_graph import GraphKind, write_graph
 from reader_edge_export.progress import Progress
-from reader_edge_export.sources.blank_model import built_config, without_memory
+from reader_edge_export.sources.blank_model import built_config, make_plain, without_memory
 from reader_edge_export.sources.folder.folder_weights import weights_of
 from reader_edge_export.sources.folder.stored_tensors import stored_tensors
 from reader_edge_export.sources.image_part import ImagePart
@@ -41,6 +41,7 @@ def open_tower(images: ImagePart, text: PretrainedConfig, text_width: int) -> So
     args = {**images.args, "model_type": images.model_type, "text_config": own}
     config = built_config(args, str(folder))
     tower = cast(Tower, without_memory(lambda: TOWERS[images.model_type](config), str(folder)))
+    make_plain(tower)
     if tower.width != text_width:
         raise ExportError(
             f"vision_config gives features of {tower.width} numbers to a text model of {text_width}: correct it."

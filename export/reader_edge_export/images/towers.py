@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface, AutoModel, PretrainedConfig, PreTrainedModel
 from transformers.models.gemma3.modeling_gemma3 import Gemma3MultiModalProjector
+from transformers.models.gemma4.modeling_gemma4 import Gemma4MultimodalEmbedder
 from transformers.models.lfm2_vl.modeling_lfm2_vl import Lfm2VlMultiModalProjector
 from transformers.models.mistral3.modeling_mistral3 import Mistral3MultiModalProjector
 
@@ -35,6 +36,7 @@ def image_attention(
     A marker in a trace, and else computed.
     """
     num_heads, head_dim = int(query.shape[1]), int(query.shape[3])
+    key, value = (each.repeat_interleave(num_heads // each.shape[1], 1) for each in (key, value))
     scale = head_dim**-0.5 if scaling is None else scaling
     if not torch.onnx.is_in_onnx_export():
         attended = torch.nn.functional.scaled_dot_product_attention(query, key, value, scale=scale)
@@ -201,6 +203,34 @@ class Siglip2Tower(Tower):
         return {"patches": patches, "position_weights": weights}
 
 
+class Gemma4Tower(Tower):
+    """Of Gemma 4: positions of columns and rows from tables and by rotation; a token is the mean of its patches."""
+
+    names = ("patches", "positions")
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.vision_tower: Any = AutoModel.from_config(config.vision_config)
+        self.embed_vision: Any = Gemma4MultimodalEmbedder(config.vision_config, config.text_config)
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        patches, positions = inputs
+        tower, embedder = self.vision_tower, self.vision_tower.patch_embedder
+        table = embedder.position_embedding_table
+        hidden = embedder.input_proj(2 * (patches - 0.5)) + (table[0][positions[:, 0]] + table[1][positions[:, 1]])
+        hidden = tower.encoder(hidden[None], None, pixel_position_ids=positions[None]).last_hidden_state[0]
+        hidden = hidden.reshape(-1, self.vision.pooling_kernel_size**2, self.vision.hidden_size).mean(1)
+        hidden = hidden * tower.pooler.root_hidden_size
+        if self.vision.standardize:
+            hidden = (hidden - tower.std_bias) * tower.std_scale
+        features: torch.Tensor = self.embed_vision(inputs_embeds=hidden)
+        return features
+
+    def example(self, num_rows: int, num_columns: int) -> Mapping[str, torch.Tensor]:
+        num_patches = num_rows * num_columns * self.vision.pooling_kernel_size**2
+        return {"patches": drawn(num_patches, 3 * self.vision.patch_size**2), "positions": numbered(num_patches)}
+
+
 def drawn(*sizes: int) -> torch.Tensor:
     """The same numbers each time."""
     return torch.randn(*sizes, generator=torch.Generator().manual_seed(0))
@@ -224,4 +254,5 @@ TOWERS: Mapping[str, type[Tower]] = {  # by model_type of the whole
     "mistral3": PixtralTower,
     "lfm2_vl": Siglip2Tower,
     "gemma3": SiglipTower,
+    "gemma4": Gemma4Tower,
 }

@@ -31,7 +31,7 @@ def skeleton_of(config: Mapping[str, Any], source: str, error: type[ExportError]
 
     skeleton = without_memory(build, source, error)
     skeleton.tie_weights()
-    _make_plain(skeleton)
+    make_plain(skeleton)
     return skeleton
 
 
@@ -51,7 +51,7 @@ def without_memory(
     return skeleton
 
 
-def _make_plain(skeleton: PreTrainedModel) -> None:
+def make_plain(skeleton: PreTrainedModel) -> None:
     """Make parameters of the buffers that files hold, which are weights like others.
 
     Gemma 4's scales of layers and LFM2's biases of experts are such.
@@ -64,7 +64,8 @@ def _make_plain(skeleton: PreTrainedModel) -> None:
         for name in [name for name in module._buffers if name not in module._non_persistent_buffers_set]:
             buffer = module._buffers.pop(name)
             assert buffer is not None
-            module.register_parameter(name, torch.nn.Parameter(buffer, requires_grad=False))
+            values = torch.zeros_like(buffer, device="cpu")  # it may have no memory; files have its values
+            module.register_parameter(name, torch.nn.Parameter(values, requires_grad=False))
         if hasattr(module, "unique_layer_types"):  # a set, whose order changes
             module.unique_layer_types = sorted(module.unique_layer_types)
         if hasattr(module, "first_kv_shared_layer_idx"):

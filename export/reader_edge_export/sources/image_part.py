@@ -59,6 +59,7 @@ FAMILIES = {  # by model_type of the whole; how each computes is in `images.towe
     "gemma3": ImageFamily(
         "siglip_vision_model", _WITH_PROJECTOR, keys=("mm_tokens_per_image",), sees_whole_image="all"
     ),
+    "gemma4": ImageFamily("gemma4_vision", ("embed_vision", "vision_tower"), sees_whole_image="sliding"),
 }
 
 
@@ -66,13 +67,16 @@ FAMILIES = {  # by model_type of the whole; how each computes is in `images.towe
 class ImagePart:
     """model_type: of the whole. args: of its config class, but for those of its text model.
 
-    token_id: see `ImagesPart`. sections: of a rotary embedding with axes, how many frequencies each one turns.
+    token_id, sees_whole_image: see `ImagesPart`. pad_id: see `ImageRows`. sections: of a rotary embedding with axes,
+    how many frequencies each one turns.
     """
 
     folder: Path
     model_type: str
     args: Mapping[str, Any]
     token_id: int
+    sees_whole_image: str
+    pad_id: int = 0
     sections: tuple[int, ...] = ()
 
     @property
@@ -99,9 +103,14 @@ def find_images(source: Source) -> ImagePart | None:
                 f"config.json sets {key} to {reprlib.repr(config[key])} instead of {wanted}, which images cannot have "
                 f"here: {_REMEDY}."
             )
-    sections = _sections(config["text_config"]) if family.has_axes else ()
+    text = config["text_config"]
+    sections = _sections(text) if family.has_axes else ()
+    seen = family.sees_whole_image
+    if seen == "sliding" and text.get("use_bidirectional_attention") != "vision":
+        seen = "none"
     args = {"vision_config": _vision_args(family, vision), **{key: config[key] for key in family.keys if key in config}}
-    return ImagePart(source.folder, str(model_type), args, _token_id(config, source.config_vocab_size), sections)
+    token_id, pad_id = _token_id(config, source.config_vocab_size), text.get("pad_token_id") or 0
+    return ImagePart(source.folder, str(model_type), args, token_id, seen, pad_id, sections)
 
 
 def without_modules(left_out: Iterable[str], images: ImagePart | None) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,8 @@ DynamicAxes = dict[str, dict[int, str]]
 
 @dataclass(frozen=True, slots=True)
 class ImageRows:
-    """What a graph takes of images. width: E, numbers of a row.
+    """What a graph takes of images. width: E, numbers of a row. pad_id: the token whose row such a node has in a table
+    of embeddings of each layer, where there is one.
 
     axes: of each frequency of the rotary embedding, the axis of positions that it turns by: 0 of time, 1 of rows, 2 of
     columns; () where tokens have one position.
@@ -27,6 +29,7 @@ class ImageRows:
 
     width: int
     axes: tuple[int, ...] = ()
+    pad_id: int = 0
 
     @property
     def inputs(self) -> DynamicAxes:
@@ -42,17 +45,20 @@ class ImageRows:
 
 
 @contextmanager
-def placed_rows(model: PreTrainedModel) -> Iterator[None]:
+def placed_rows(model: PreTrainedModel, pad_id: int) -> Iterator[None]:
     """While entered, nodes that have rows of images have these in the place of their embeddings, scale included.
 
-    Rows are chosen, not added to: texts keep their bits.
+    Rows are chosen, not added to: texts keep their bits. pad_id: see `ImageRows`.
     """
     embeddings: Any = model.get_input_embeddings()
-    hook = embeddings.register_forward_hook(_placed)
+    by_layer: Any = getattr(model.base_model, "embed_tokens_per_layer", None)
+    hooks = [embeddings.register_forward_hook(_placed)]
+    hooks += [] if by_layer is None else [by_layer.register_forward_pre_hook(partial(_padded, pad_id))]
     try:
         yield
     finally:
-        hook.remove()
+        for hook in hooks:
+            hook.remove()
 
 
 def _placed(module: torch.nn.Module, ids: Any, hidden: torch.Tensor) -> torch.Tensor:
@@ -61,6 +67,11 @@ def _placed(module: torch.nn.Module, ids: Any, hidden: torch.Tensor) -> torch.Te
         return hidden
     index = inputs[IMAGE_INDEX]
     return torch.where(index[..., None] >= 0, inputs[IMAGE_FEATURES][index.clamp(min=0)], hidden)
+
+
+def _padded(pad_id: int, module: torch.nn.Module, given: tuple[torch.Tensor]) -> torch.Tensor:
+    index = current_trace.get().inputs[IMAGE_INDEX]
+    return torch.where(index >= 0, pad_id, given[0])
 
 
 def axes_of_frequencies(num_frequencies: int, sections: tuple[int, ...]) -> tuple[int, ...]:

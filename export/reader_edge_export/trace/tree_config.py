@@ -119,7 +119,7 @@ def trace_model(
     with (
         torch.no_grad(),
         _markers(source, max_context, () if images is None else images.axes),
-        nullcontext() if images is None else placed_rows(model),
+        nullcontext() if images is None else placed_rows(model, images.pad_id),
         noted_states(model, state_ids),
         _tree_forward(model, max_context, config),
     ):

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +33,19 @@ _SIGLIP = {
 }
 SIGLIP2_VISION = {**_SIGLIP, "model_type": "siglip2_vision_model", "num_patches": 64}
 SIGLIP_VISION = {**_SIGLIP, "model_type": "siglip_vision_model", "image_size": 24}
+GEMMA4_VISION = {
+    **{"hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 2, "patch_size": 4},
+    **{"num_key_value_heads": 2, "head_dim": 16, "position_embedding_size": 16, "standardize": True},
+    "use_clipped_linears": True,
+}
 _QWEN_PROCESSOR = {"patch_size": 4, "size": {"shortest_edge": 256, "longest_edge": 4096}}
 
 
 @dataclass(frozen=True, slots=True)
 class Eyes:
-    """text: the tiny text model's type. keys: of the whole's config. processor: what the folder has for its images.
+    """text: the tiny text model's type; text_keys: what its config changes. keys: of the whole's config.
 
+    processor: what the folder has for its images.
     inputs: of the graph, and of the reference, of drawn pixels of a grid of blocks. kinds: what transformers calls the
     input that says which tokens are of images, where its forward takes one.
     """
@@ -51,6 +57,7 @@ class Eyes:
     num_axes: int = 1
     kinds: str = ""
     sees_whole_image: str = "none"
+    text_keys: dict[str, Any] = field(default_factory=dict)
 
 
 def _qwen_inputs(rows: int, columns: int, seed: int) -> tuple[Inputs, dict[str, Any]]:
@@ -93,13 +100,24 @@ def _siglip_inputs(rows: int, columns: int, seed: int) -> tuple[Inputs, dict[str
     return {"pixels": pixels.numpy()}, {"pixel_values": pixels}
 
 
+def _gemma4_inputs(rows: int, columns: int, seed: int) -> tuple[Inputs, dict[str, Any]]:
+    height, width = 3 * rows, 3 * columns
+    patches = torch.rand(height * width, 48, generator=torch.Generator().manual_seed(seed))
+    positions = np.stack(np.divmod(np.arange(height * width), width)[::-1], -1)
+    order, num_missing = block_order(height, width, 3), 9 * 9 - height * width
+    padded = torch.nn.functional.pad(patches, (0, 0, 0, num_missing))
+    places = torch.nn.functional.pad(torch.tensor(positions), (0, 0, 0, num_missing), value=-1)
+    inputs = {"patches": patches.numpy()[order], "positions": positions[order]}
+    return inputs, {"pixel_values": padded[None], "image_position_ids": places[None]}
+
+
 def block_order(height: int, width: int, side: int) -> npt.NDArray[np.int64]:
     """Which patch of a grid, row by row, stands where, block by block."""
     numbers = np.arange(height * width).reshape(height // side, side, width // side, side)
     return numbers.transpose(0, 2, 1, 3).reshape(-1)
 
 
-EYES = {  # by model_type of the whole
+EYES = {  # by model_type of the whole, and what is behind a "-"
     "qwen3_5": Eyes(
         "qwen3_5_text", {"vision_config": QWEN_VISION}, _QWEN_PROCESSOR, _qwen_inputs, 3, "mm_token_type_ids"
     ),
@@ -126,15 +144,25 @@ EYES = {  # by model_type of the whole
         kinds="token_type_ids",
         sees_whole_image="all",
     ),
+    "gemma4": Eyes(
+        "gemma4_text",
+        {"vision_config": GEMMA4_VISION, "video_token_id": 301, "audio_token_id": 302},
+        {"max_soft_tokens": 70, "patch_size": 4},
+        _gemma4_inputs,
+        kinds="mm_token_type_ids",
+    ),
 }
+EYES["gemma4-whole"] = replace(
+    EYES["gemma4"], text_keys={"use_bidirectional_attention": "vision"}, sees_whole_image="sliding"
+)
 
 
 def build_seeing_model(name: str, folder: Path) -> Path:
     """Write a model around a tiny text model, as transformers writes it, and what stands for a processor's config."""
     eyes = EYES[name]
-    text = AutoModelForCausalLM.from_pretrained(build_tiny_model(eyes.text, folder / "text"))
+    text = AutoModelForCausalLM.from_pretrained(build_tiny_model(eyes.text, folder / "text", **eyes.text_keys))
     config = AutoConfig.for_model(
-        name,
+        name.partition("-")[0],
         text_config=text.config.to_dict(),
         tie_word_embeddings=text.config.tie_word_embeddings,
         **{"image_token_id": IMAGE_ID, **eyes.keys},
@@ -145,6 +173,11 @@ def build_seeing_model(name: str, folder: Path) -> Path:
         for part, parameter in whole.named_parameters():
             if "language_model" not in part:
                 parameter.add_(0.2 * torch.randn_like(parameter))
+        for part, buffer in whole.named_buffers():
+            if part.endswith(("_min", "_max")):  # between which Gemma 4 clips
+                buffer.fill_(1.5 if part.endswith("_max") else -1.5)
+            if "std_" in part:
+                buffer.copy_(0.5 + torch.rand_like(buffer))
     whole.model.language_model.load_state_dict(text.model.state_dict())
     whole.lm_head.load_state_dict(text.lm_head.state_dict())
     whole.save_pretrained(folder)

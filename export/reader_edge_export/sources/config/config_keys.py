@@ -91,6 +91,10 @@ READ: dict[str, frozenset[str]] = {  # by model_type: the keys that say what is 
         | {"rope_parameters"}
     ),
     "pixtral": _TOWER | {"image_size", "head_dim", "rope_theta", "rope_parameters"},
+    "gemma4_vision": (_TOWER - {"num_channels", "hidden_act"})
+    | {"num_key_value_heads", "head_dim", "hidden_activation", "rms_norm_eps", "attention_bias", "rope_parameters"}
+    | {"max_position_embeddings", "pooling_kernel_size", "position_embedding_size", "use_clipped_linears"}
+    | {"standardize", "default_output_length", "global_head_dim"},  # of which the last two change nothing
     "siglip_vision_model": _TOWER | {"image_size", "layer_norm_eps", "vision_use_head"},
     "siglip2_vision_model": _TOWER | {"num_patches", "layer_norm_eps", "vision_use_head"},
     "lfm2_moe": _LFM2

@@ -105,7 +105,8 @@ _KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
     **dict.fromkeys(("depth", "num_heads", "in_channels", "patch_size", "spatial_merge_size"), _COUNT),  # of images
     **dict.fromkeys(("temporal_patch_size", "out_hidden_size", "num_position_embeddings"), _COUNT),
     **dict.fromkeys(("num_channels", "image_size", "num_patches"), _COUNT),
-    "vision_use_head": _FLAG,
+    **dict.fromkeys(("pooling_kernel_size", "position_embedding_size", "default_output_length"), _COUNT),
+    **dict.fromkeys(("vision_use_head", "use_clipped_linears", "standardize"), _FLAG),
 }
 _OWN_KINDS: dict[tuple[str, str], tuple[str, Callable[[object], bool]]] = {  # of a model type alone
     ("exaone4", "sliding_window_pattern"): (
