@@ -1,8 +1,8 @@
 """Exact attention over a KV cache of eight bits: keys and values are rounded when they are written.
 
 Keys and queries are rotated over the head by a Walsh-Hadamard matrix, which leaves their products as they are, times
-its size, and no component of a key much larger than others (QuaRot, arXiv 2404.00456). Queries are rounded to 32,639
-steps of their largest: a score is a sum of integers. So is a mean of values, whose weights are rounded to 32,767 steps
+its size, and no component of a key much larger than others (QuaRot, arXiv 2404.00456). Queries are rounded to 127 steps
+of their largest: a score is a sum of integers. So is a mean of values, whose weights are rounded to 32,767 steps
 of their query's largest, the values' magnitudes counted in. Sums of integers are the same in any order.
 """
 
@@ -26,7 +26,7 @@ from reader_edge_export.lowering.kv_rows import (
     with_sinks,
 )
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
-from reader_edge_export.onnx_graph.shared_constants import BYTE_WEIGHT_STEPS, ROW_STEPS, STEPS_16
+from reader_edge_export.onnx_graph.shared_constants import BYTE_WEIGHT_STEPS, ROW_STEPS, STEPS
 from reader_edge_export.operators.definitions import hadamard_rows
 from reader_edge_export.quantize.hadamard import block_size, drawn_signs, hadamard
 from reader_edge_export.trace.markers import TreeAttentionMarker
@@ -64,11 +64,11 @@ class Int8CacheAttention(AttentionOperator):
         key_steps, key_magnitudes = read_rows(editor, keys, marker.head_dim)
         query = fold_heads(editor, marker, hadamard_rows(editor, marker.query, *constants))
         tops = magnitudes_of(editor, query)
-        query_steps = integers(editor, query, tops, STEPS_16)
+        query_steps = integers(editor, query, tops, STEPS)
         sums = float64(editor, "MatMul", query_steps, editor.transpose(key_steps, 0, 1, 3, 2))
         scores = editor.cast(sums, ir.DataType.FLOAT)
         scores = editor.op("Mul", [scores, editor.transpose(key_magnitudes, 0, 1, 3, 2)])
-        unit = float(np.float32(marker.scale)) / (STEPS_16 * ROW_STEPS * block_size(marker.head_dim))
+        unit = float(np.float32(marker.scale)) / (STEPS * ROW_STEPS * block_size(marker.head_dim))
         scores = editor.op("Mul", [scores, editor.op("Mul", [tops, editor.scalar(unit)])])
         weights = exponentials(editor, with_sinks(editor, marker, masked(editor, marker, scores)))
         steps, magnitudes = (with_no_value(editor, marker, rows) for rows in read_rows(editor, values, marker.head_dim))

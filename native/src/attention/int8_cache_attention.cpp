@@ -20,7 +20,7 @@ constexpr std::int64_t kMostScores = 1 << 20;  // of tasks that are cut, which a
 
 Int8CacheAttentionBase::Int8CacheAttentionBase(const KernelAttributes& attributes, bool has_sinks)
     : rotation_(attributes), has_sinks_(has_sinks) {
-  const double steps = static_cast<double>(kSteps16) * kRowSteps * static_cast<double>(rotation_.block());
+  const double steps = static_cast<double>(kSteps) * kRowSteps * static_cast<double>(rotation_.block());
   unit_ = static_cast<float>(scale_of(attributes) / steps);
   if (rotation_.num_inputs() % 8 != 0 || rotation_.num_inputs() > kMostHeadSize) {
     throw std::invalid_argument("attention: its heads are too large, or no multiple of eight");

@@ -8,7 +8,7 @@ namespace reader_edge {
 
 constexpr std::int64_t kVectorBytes = 64;
 constexpr std::int64_t kMostQueryRows = 64;  // that share each read of keys and values
-constexpr std::int64_t kMostHeadSize = 512;  // so that a score fits into 32 bits
+constexpr std::int64_t kMostHeadSize = 512;  // that a tile of keys has room for
 
 // Keys or values of one KV head: rows (S, D + 2) of bytes, as CacheRows writes them.
 struct CacheHead {
@@ -30,13 +30,13 @@ struct Mask {
   std::int64_t nodes, stride, first;
 };
 
-// Query rows [first, first + count) of a KV head in two planes of bytes, 256 * high + low, and what becomes of them.
+// Query rows [first, first + count) of a KV head in bytes, and what becomes of them.
 struct QueryRows {
-  std::int64_t first, count, plane_bytes, stride;  // stride: scores of a row
-  std::int8_t* planes;                             // (count, 2, plane_bytes), unused bytes zero
-  std::int32_t* plane_sums;                        // (count, 2): their bytes added up
-  float* factors;                                  // (count,): of a score
-  float* scores;                                   // (count, stride); later weights times their values' magnitudes
+  std::int64_t first, count, row_bytes, stride;  // stride: scores of a row
+  std::int8_t* bytes;                            // (count, row_bytes), unused ones zero, none -128
+  std::int32_t* byte_sums;                       // (count,)
+  float* factors;                                // (count,): of a score
+  float* scores;                                 // (count, stride); later weights times their values' magnitudes
 };
 
 struct Int8CacheScoreKernels {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "cache/cache_rows.h"
 #include "kernels.h"
@@ -42,7 +43,7 @@ struct Task {
   std::int64_t head, num_visible;
   Mask mask;
   QueryRows rows;
-  std::int32_t plane_sums[2 * kMostQueryRows];
+  std::int32_t byte_sums[kMostQueryRows];
   float factors[kMostQueryRows];
   float sinks[kMostQueryRows];
   Found found;
@@ -54,20 +55,15 @@ struct Part {
   double* sums;
 };
 
-// Rotates and rounds a query to row `row` of a task, two planes of bytes.
+// Rotates and rounds a query to row `row` of a task.
 void round_query(const Int8CacheCall& call, const float* query, const QueryRows& rows, std::int64_t row) {
   static thread_local Scratch scratch;
-  float* const rotated = scratch.take<float>(rows.plane_bytes + kVectorFloats);
+  float* const rotated = scratch.take<float>(rows.row_bytes + kVectorFloats);
   const float largest = call.rotation.apply(query, rotated);
-  std::int8_t* const planes = rows.planes + row * 2 * rows.plane_bytes;
-  const auto size = static_cast<std::size_t>(call.shape.head_size), stride = static_cast<std::size_t>(rows.plane_bytes);
-  rows.factors[row] = kernels().rounding.round_16(rotated, largest, size, planes, planes + stride, stride) * call.unit;
-  for (std::int64_t plane = 0; plane < 2; ++plane) {
-    const std::int8_t* const values = planes + plane * rows.plane_bytes;
-    std::int32_t sum = 0;
-    for (std::size_t d = 0; d < size; ++d) sum += values[d];
-    rows.plane_sums[row * 2 + plane] = sum;
-  }
+  std::int8_t* const bytes = rows.bytes + row * rows.row_bytes;
+  const auto size = static_cast<std::size_t>(call.shape.head_size), stride = static_cast<std::size_t>(rows.row_bytes);
+  rows.factors[row] = kernels().rounding.round(rotated, largest, size, bytes, stride) * call.unit;
+  rows.byte_sums[row] = std::accumulate(bytes, bytes + size, std::int32_t{0});
 }
 
 // Some tasks of a call, with memory that a thread keeps from call to call.
@@ -75,7 +71,7 @@ class Tasks {
  public:
   Tasks(const Int8CacheCall& call, std::int64_t first, std::int64_t num_tasks, std::int64_t run_size)
       : call_(call), run_size_(run_size), num_runs_(divided_up(call.most_seen(), run_size)) {
-    static thread_local Scratch kept_planes;
+    static thread_local Scratch kept_bytes;
     static thread_local Scratch kept_scores;
     static thread_local Scratch kept_sums;
     static thread_local std::vector<Task> kept_tasks;
@@ -83,7 +79,7 @@ class Tasks {
     const std::int64_t rows = call.rows_of_task(), num_parts = num_tasks * num_runs_;
     const std::int64_t num_scores = rows * call.score_stride(), row_sums = sum_size(call.shape.head_size);
     float* const scores = kept_scores.take<float>(num_tasks * num_scores);
-    std::int8_t* const planes = kept_planes.take<std::int8_t>((num_tasks * rows + kRowsBehind) * 2 * row_sums);
+    std::int8_t* const bytes = kept_bytes.take<std::int8_t>((num_tasks * rows + kRowsBehind) * row_sums);
     double* const sums = kept_sums.take<double>(num_parts * rows * row_sums);
     std::fill_n(sums, num_parts * rows * row_sums, 0.0);
     kept_tasks.resize(std::max(kept_tasks.size(), static_cast<std::size_t>(num_tasks)));
@@ -92,7 +88,7 @@ class Tasks {
     parts_ = kept_parts.data();
     num_tasks_ = num_tasks;
     for (std::int64_t t = 0; t < num_tasks; ++t)
-      prepare(first + t, scores + t * num_scores, planes + t * rows * 2 * row_sums, tasks_[t]);
+      prepare(first + t, scores + t * num_scores, bytes + t * rows * row_sums, tasks_[t]);
     for (std::int64_t i = 0; i < num_parts; ++i) {
       parts_[i].found.clear();
       parts_[i].sums = sums + i * rows * row_sums;
@@ -163,17 +159,17 @@ class Tasks {
     }
   }
 
-  void prepare(std::int64_t index, float* scores, std::int8_t* planes, Task& task) {
+  void prepare(std::int64_t index, float* scores, std::int8_t* bytes, Task& task) {
     const AttentionShape& s = call_.shape;
     task.head = index / call_.tasks_of_head();
-    const std::int64_t sequence = task.head / s.kv_heads, plane_bytes = sum_size(s.head_size);
+    const std::int64_t sequence = task.head / s.kv_heads, row_bytes = sum_size(s.head_size);
     const SequencePart& part = call_.part_of(task.head);
     const std::int64_t num_rows = call_.group_size() * part.nodes;
     const std::int64_t first = std::min(index % call_.tasks_of_head() * call_.rows_of_task(), num_rows);
     const std::int64_t count = std::min(call_.rows_of_task(), num_rows - first);
     task.num_visible = part.last_of(first, count);
     task.mask = {call_.mask + sequence * s.nodes * s.visible + part.begin, part.nodes, s.visible, part.first};
-    task.rows = {first, count, plane_bytes, call_.score_stride(), planes, task.plane_sums, task.factors, scores};
+    task.rows = {first, count, row_bytes, call_.score_stride(), bytes, task.byte_sums, task.factors, scores};
     std::fill_n(task.sinks, kMostQueryRows, 0.0f);
     for (std::int64_t row = 0; row < count; ++row) {
       round_query(call_, call_.query_of(task.head, first + row), task.rows, row);

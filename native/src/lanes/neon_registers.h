@@ -12,7 +12,7 @@ namespace reader_edge::READER_EDGE_LANES {
 constexpr int kUnsignedOffset = 0;
 constexpr int kRowTile = 6, kSumVectors = 1;
 constexpr int kBlockTile = 2, kUnpackedTile = 3, kCodeTile = 4, kUnpackRows = 9;
-constexpr int kScoreTile = 1, kWeightTile = 2;
+constexpr int kScoreTile = 2, kWeightTile = 2;
 constexpr bool kIsUnpackingDear = true;
 constexpr int kKeyTile = 4, kValueTile = 1, kStateVectors = 2;
 

@@ -20,7 +20,7 @@ from reader_edge_runtime.package.package_parts import (
 )
 from reader_edge_runtime.untrusted.untrusted_json import converted, read_json
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 MAX_BYTES = 1 << 20
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]+[:/][\w.-]+", re.ASCII)  # smollm2:135m, OWNER/NAME

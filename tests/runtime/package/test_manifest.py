@@ -74,8 +74,8 @@ def test_missing_and_empty_folders_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda f: f.update(format_version=6), "upgrade reader-edge"),
-        (lambda f: f.update(format_version=4), "has format version 4, this runtime reads 5: export it again"),
+        (lambda f: f.update(format_version=7), "upgrade reader-edge"),
+        (lambda f: f.update(format_version=5), "has format version 5, this runtime reads 6: export it again"),
         (lambda f: f.update(format_version=True), "export it again"),
         (lambda f: f.update(format_version=10**400), "upgrade reader-edge"),
         (lambda f: f.update(format="other"), "not a reader-edge manifest"),

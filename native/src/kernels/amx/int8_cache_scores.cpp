@@ -1,5 +1,4 @@
-// Attention scores over an int8 KV cache by AMX tiles: eight query rows of two planes each, times four components of 16
-// keys a row; as kernels/attention/int8_cache_scores.cpp, which does a few rows sooner.
+// Attention scores over an int8 KV cache by AMX tiles: sixteen query rows times four components of 16 keys a row; as kernels/attention/int8_cache_scores.cpp, which does a few rows sooner.
 #include <algorithm>
 #include <limits>
 
@@ -18,7 +17,7 @@ extern const Int8CacheScoreKernels int8_cache_score_kernels;
 namespace READER_EDGE_LANES {
 namespace {
 
-constexpr std::int64_t kTileQueries = kTileRows / 2, kBothQueries = 2 * kTileQueries;
+constexpr std::int64_t kTileQueries = kTileRows, kBothQueries = 2 * kTileQueries;
 constexpr std::int64_t kSumStride = kGroups * kVector;
 static_assert(kSumStride == kGroupBytes && kUnsignedOffset == 128);
 
@@ -30,26 +29,21 @@ struct Tile {
 
 // Sums of kBothQueries rows from `row` on, of half of them where no more are left; those behind the last mean nothing.
 void sum_rows(Tile& tile, std::int64_t head_size, const QueryRows& rows, std::int64_t row) {
-  const std::int8_t* const first = rows.planes + row * 2 * rows.plane_bytes;
+  const std::int8_t* const first = rows.bytes + row * rows.row_bytes;
   const bool has_second = rows.count - row > kTileQueries;
-  const std::int8_t* const second = has_second ? first + kTileRows * rows.plane_bytes : nullptr;
+  const std::int8_t* const second = has_second ? first + kTileQueries * rows.row_bytes : nullptr;
   zero_tile<0>();
   zero_tile<1>();
   zero_tile<2>();
   zero_tile<3>();
   const auto num_steps = static_cast<std::size_t>((head_size + kVectorBytes - 1) / kVectorBytes);
-  add_tile_steps<false>({first, second, static_cast<std::size_t>(rows.plane_bytes)}, tile.keys[0][0], num_steps,
+  add_tile_steps<false>({first, second, static_cast<std::size_t>(rows.row_bytes)}, tile.keys[0][0], num_steps,
                         {tile.keys[0][0], 0, 0});
   store_tile<0>(tile.sums[0][0], kSumStride);
   store_tile<1>(tile.sums[0][1], kSumStride);
   if (!has_second) return;
   store_tile<2>(tile.sums[kTileRows][0], kSumStride);
   store_tile<3>(tile.sums[kTileRows][1], kSumStride);
-}
-
-// What raised keys added to the sums of both planes of a row.
-Ints correction_of(const QueryRows& rows, std::int64_t row) {
-  return shifted_left<7>(shifted_left<8>(all(rows.plane_sums[row * 2])) + all(rows.plane_sums[row * 2 + 1]));
 }
 
 void score_run(const CacheHead& keys, const Mask& mask, const QueryRows& rows, Run run, float* tops) {
@@ -67,11 +61,10 @@ void score_run(const CacheHead& keys, const Mask& mask, const QueryRows& rows, R
       sum_rows(tile, keys.head_size, rows, row);
       for (std::int64_t r = row; r < std::min(row + kBothQueries, rows.count); ++r) {
         const Floats factor = all(rows.factors[r]);
-        const Ints correction = correction_of(rows, r);
+        const Ints correction = all(kUnsignedOffset * rows.byte_sums[r]);  // what raised keys added
         for (int g = 0; g < kGroups && j + g * kKeys < run.end; ++g) {
           const std::int64_t begin = j + g * kKeys;
-          const std::int32_t* const high = tile.sums[2 * (r - row)][g];
-          const Ints sum = shifted_left<8>(load(high)) + load(high + kGroups * kKeys) - correction;
+          const Ints sum = load(tile.sums[r - row][g]) - correction;
           const Floats score = number_of(sum) * tile.magnitudes[g] * factor;
           const Floats score_of = masked(mask, rows.first + r, begin, run.end, score);
           largest[r] = max(largest[r], score_of);

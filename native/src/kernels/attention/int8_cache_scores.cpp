@@ -1,7 +1,6 @@
 // Attention scores: queries times the keys of an int8 KV cache, by dot products of four bytes. The lanes of a vector
 // are 16 keys, transposed once for all query rows: four components of each key to a lane, times four of a query in
-// every lane. A query's 16-bit numbers are two planes, their high and their low bytes. Sums of 32-bit integers are
-// exact in any order.
+// every lane. Sums of 32-bit integers are exact in any order.
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -30,48 +29,31 @@ void fill_tile(const CacheHead& keys, const Mask& mask, std::int64_t begin, std:
   tile.is_bare = begin + kTileKeys <= std::min(end, mask.first);
 }
 
-// A plane's bytes of a query times keys. Keys may hold any bytes, the first plane of a query no -128.
-inline void add_plane(Ints& sum, int plane, Bytes keys, Bytes query) {
-  if (kUnsignedOffset == 0 && plane == 0) {
-    add_dot_products(sum, query, keys);
-  } else {
-    add_full_range_dot_products(sum, keys, query);
-  }
-}
-
 // Scores of kRows rows from `row` on against a tile; raises the largest of each lane.
 template <int kRows>
 void score_block(const Tile& tile, std::int64_t head_size, const Mask& mask, const QueryRows& rows, std::int64_t row,
                  Floats* largest) {
-  Ints sums[kRows][2][kGroups];
-#pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 2
-    for (int p = 0; p < 2; ++p) {
-      sums[r][p][0] = sums[r][p][1] = all(-kUnsignedOffset * rows.plane_sums[(row + r) * 2 + p]);
-    }
-  }
-  const std::int8_t* const planes = rows.planes + row * 2 * rows.plane_bytes;
+  Ints sums[kRows][kGroups];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) sums[r][0] = sums[r][1] = all(-kUnsignedOffset * rows.byte_sums[row + r]);
+  const std::int8_t* const bytes = rows.bytes + row * rows.row_bytes;
   for (std::int64_t i = 0; i < head_size / 4; ++i) {
     const Bytes first = load_bytes(tile.keys[0][i]), second = load_bytes(tile.keys[1][i]);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 2
-      for (int p = 0; p < 2; ++p) {
-        const Bytes query = in_all_lanes(planes + (r * 2 + p) * rows.plane_bytes + 4 * i);
-        add_plane(sums[r][p][0], p, first, query);
-        add_plane(sums[r][p][1], p, second, query);
-      }
+      const Bytes query = in_all_lanes(bytes + r * rows.row_bytes + 4 * i);
+      add_full_range_dot_products(sums[r][0], first, query);
+      add_full_range_dot_products(sums[r][1], second, query);
     }
   }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
     const Floats factor = all(rows.factors[row + r]);
 #pragma GCC unroll 2
     for (int g = 0; g < kGroups; ++g) {
       const std::int64_t begin = tile.begin + g * kKeys;
       if (!tile.is_bare && begin >= tile.end) break;
-      Floats score = number_of(shifted_left<8>(sums[r][0][g]) + sums[r][1][g]) * tile.magnitudes[g] * factor;
+      Floats score = number_of(sums[r][g]) * tile.magnitudes[g] * factor;
       if (!tile.is_bare) score = masked(mask, rows.first + row + r, begin, tile.end, score);
       largest[row + r] = max(largest[row + r], score);
       store(rows.scores + (row + r) * rows.stride + begin, score);

@@ -1,6 +1,6 @@
 // Attention scores, queries times the keys of an int8 KV cache, on processors without dot products of four bytes (AVX2,
-// plain NEON). As kernels/attention/int8_cache_scores.cpp, but keys are widened to 16 bits once for all query rows, and
-// a query's number is one of 16 bits, where dot products need its high and its low bytes apart.
+// plain NEON). As kernels/attention/int8_cache_scores.cpp, but queries are widened to 16 bits, and keys, once for all
+// query rows.
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -28,17 +28,15 @@ void widen_keys(const CacheHead& keys, std::int64_t begin, std::int64_t end, Pai
   }
 }
 
-// Numbers of 16 bits of query rows in the order of `Pairs`, (count, head_size / 2).
+// Query rows in the order of `Pairs`, (count, head_size / 2).
 const std::int32_t* query_pairs(const QueryRows& rows, std::int64_t head_size) {
   static thread_local Scratch scratch;
   std::int32_t* const pairs = scratch.take<std::int32_t>(rows.count * head_size / 2);
   for (std::int64_t row = 0; row < rows.count; ++row) {
-    const std::int8_t* const high = rows.planes + row * 2 * rows.plane_bytes;
-    const std::int8_t* const low = high + rows.plane_bytes;
+    const std::int8_t* const bytes = rows.bytes + row * rows.row_bytes;
     for (std::int64_t d = 0; d < head_size; d += 2) {
       const std::int64_t first = d / 4 * 4 + d / 2 % 2, second = first + 2;
-      const auto number = [=](std::int64_t place) { return static_cast<std::uint32_t>(256 * high[place] + low[place]); };
-      pairs[row * head_size / 2 + d / 2] = static_cast<std::int32_t>(number(second) << 16 | (number(first) & 0xffff));
+      pairs[row * head_size / 2 + d / 2] = bytes[second] * 65536 + (bytes[first] & 0xffff);
     }
   }
   return pairs;

@@ -44,16 +44,16 @@ float round(const float* row, float largest, std::size_t num_inputs, Byte* value
   return top;
 }
 
-template <int kRaisedBy, class Byte>
-float round_16(const float* row, float largest, std::size_t num_inputs, Byte* high, Byte* low, std::size_t stride) {
+float round_16_raised(const float* row, float largest, std::size_t num_inputs, std::uint8_t* high, std::uint8_t* low,
+                      std::size_t stride) {
   const float top = std::max(largest, kSmallest);
   const Floats steps_of_one = all(kSteps16 / top);
   for (std::size_t k = 0; k < stride; k += kLanes) {
     const Lanes lanes = lanes_left(num_inputs, k);
     const Ints steps = rounded(load(row + k, lanes) * steps_of_one);
     const Ints upper = shifted_right<8>(steps + all(128));
-    store_bytes_of(upper, lanes, kRaisedBy, high + k);
-    store_bytes_of(steps - shifted_left<8>(upper), lanes, kRaisedBy, low + k);
+    store_bytes_of(upper, lanes, kUnsignedOffset, high + k);
+    store_bytes_of(steps - shifted_left<8>(upper), lanes, kUnsignedOffset, low + k);
   }
   return top;
 }
@@ -61,6 +61,6 @@ float round_16(const float* row, float largest, std::size_t num_inputs, Byte* hi
 }  // namespace
 
 extern const RowRounding row_rounding{quantize, round<0, std::int8_t>, round<kUnsignedOffset, std::uint8_t>,
-                                      round_16<0, std::int8_t>, round_16<kUnsignedOffset, std::uint8_t>};
+                                      round_16_raised};
 
 }  // namespace reader_edge::READER_EDGE_LANES
