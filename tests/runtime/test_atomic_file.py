@@ -3,7 +3,6 @@
 import errno
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -14,6 +13,7 @@ import pytest
 
 from reader_edge_runtime.atomic_file import check_writable, new_file, temporary_name, write_failure, write_file
 from reader_edge_runtime.machine.path_lock import PathLock
+from tests.small_disk import small_disk
 
 
 def mode_of(path: Path) -> int:
@@ -57,17 +57,10 @@ def test_asking_whether_a_file_can_be_written_changes_nothing(tmp_path: Path) ->
 
 
 def test_a_disk_without_room_for_so_many_bytes_is_noticed_and_nothing_stays(tmp_path: Path) -> None:
-    resource = pytest.importorskip("resource")  # a limit of a file's size stands for a full disk
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
-    try:
+    with small_disk(1000):
         check_writable(tmp_path / "file", 1000)
         with pytest.raises(OSError, match="too large"):
             check_writable(tmp_path / "file", 1001)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, ignored)
     assert os.listdir(tmp_path) == []
 
 

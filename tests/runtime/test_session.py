@@ -3,9 +3,8 @@
 import hashlib
 import json
 import os
-import signal
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from reader_edge_runtime.decoding.session import FORMAT
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.errors import ConfigError, SessionError
 from tests.reader_edge.package_copy import PackageCopy
+from tests.small_disk import small_disk
 
 GREEDY = GenerationConfig(max_tokens=30, ignores_eos=True)
 SAMPLED = replace(GREEDY, sampling=SamplingConfig(temperature=0.9, seed=5))
@@ -185,21 +185,9 @@ def test_places_where_nothing_can_be_are_one_sentence(engine: Engine, tmp_path: 
         engine.load_session(tmp_path)
 
 
-@pytest.fixture
-def small_disk() -> Iterator[None]:
-    """No file of this process grows beyond a megabyte."""
-    resource = pytest.importorskip("resource")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    signal.signal(signal.SIGXFSZ, ignored)
-
-
-def test_a_full_disk_leaves_the_old_session_and_nothing_else(engine: Engine, kept: Path, small_disk: None) -> None:
+def test_a_full_disk_leaves_the_old_session_and_nothing_else(engine: Engine, kept: Path) -> None:
     data = kept.read_bytes()
-    with pytest.raises(SessionError, match="cannot be written"):
+    with small_disk(1 << 20), pytest.raises(SessionError, match="cannot be written"):
         engine.save_session(kept)
     assert kept.read_bytes() == data
     assert os.listdir(kept.parent) == [kept.name]

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from filelock import FileLock
 from reader_edge.cli import main
 from reader_edge_runtime.decoding.decoder import Decoder
 from tests.reader_edge.batch.conftest import REQUESTS, Files, assert_refused, request
+from tests.small_disk import small_disk
 
 
 @pytest.mark.parametrize("num_bytes", [0, 1, 30, 600, 601, -1, -2, -200])
@@ -84,26 +84,12 @@ def test_one_file_is_not_input_and_output_and_none_is_written_twice_at_once(file
     assert_refused(files.run(), sentence, 2)
 
 
-@pytest.fixture
-def small_disk() -> Iterator[None]:
-    """No file of this process grows beyond two thousand bytes."""
-    resource = pytest.importorskip("resource")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    signal.signal(signal.SIGXFSZ, ignored)
-
-
-def test_a_full_disk_is_one_sentence_and_the_same_command_goes_on(files: Files, request: pytest.FixtureRequest) -> None:
+def test_a_full_disk_is_one_sentence_and_the_same_command_goes_on(files: Files) -> None:
     files.write(*REQUESTS)
-    request.getfixturevalue("small_disk")
     sentence = "cannot be written (File too large): see to its disk, then the same command resumes."
-    assert_refused(files.run(), f"'{files.out}' {sentence}")
+    with small_disk(2000):
+        assert_refused(files.run(), f"'{files.out}' {sentence}")
     assert 0 < len(files.answers()) < len(REQUESTS)
-    resource = pytest.importorskip("resource")
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
     assert files.run().exit_code == 0
     assert len(files.answers()) == len(REQUESTS)
 

@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import resource
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from tests.reader_edge.datastore.conftest import TEXT, Command, failed
 from tests.reader_edge.package_copy import PackageCopy
 from tests.runtime.drafting.sources.datastore_reference import check_structure
+from tests.small_disk import small_disk
 
 
 @pytest.fixture
@@ -168,12 +168,8 @@ def test_an_interrupt_leaves_nothing(
 
 def test_a_disk_that_is_full_keeps_nothing(command: Command, corpus: Path, built: Path, tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (len(built.read_bytes()) // 2, hard))
-    try:
+    with small_disk(len(built.read_bytes()) // 2):
         results = [command("build", corpus, "-o", tmp_path / "new.ds"), command("merge", built, "-o", built, "--force")]
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     for result, name in zip(results, ("new.ds", "corpus.ds"), strict=True):
         sentence = "cannot be written (File too large): see to its disk, then build it again."
         assert failed(result) == f"'{tmp_path / name}' {sentence}"

@@ -2,11 +2,10 @@
 
 import logging
 import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from reader_edge_runtime.errors import ConfigError, PrefixError
 from tests.fake_hybrid import FakeHybridTarget, hybrid_manifest
 from tests.fake_target import FakeTarget, make_manifest
 from tests.random_drafter import RandomDrafter, reference
+from tests.small_disk import small_disk
 
 GREEDY = GenerationConfig(max_tokens=40, ignores_eos=True)
 PROMPT = "# tar\n\n> Archiving utility.\n" * 12
@@ -239,22 +239,11 @@ def test_another_text_s_file_under_a_name_is_a_miss(demo_folder: Path, folder: P
     assert (num_reused, again) == (0, expected)
 
 
-@pytest.fixture
-def small_disk() -> Iterator[None]:
-    """No file of this process grows beyond ten kilobytes."""
-    resource = pytest.importorskip("resource")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    signal.signal(signal.SIGXFSZ, ignored)
-
-
 def test_a_full_disk_costs_no_answer_and_is_shown_once(
-    demo_folder: Path, folder: Path, small_disk: None, caplog: pytest.LogCaptureFixture
+    demo_folder: Path, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING, "reader_edge.prefix_cache"), load(demo_folder, folder) as engine:
+    caplog.set_level(logging.WARNING, "reader_edge.prefix_cache")
+    with small_disk(10_000), load(demo_folder, folder) as engine:
         answered = [answer(engine, PROMPT), answer(engine, PROMPT + "more")]
     assert len(answered) == 2
     assert [path for path in folder.rglob("*") if path.is_file()] == []

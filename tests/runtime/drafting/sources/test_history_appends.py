@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import resource
 import signal
 from contextlib import suppress
 from io import FileIO
@@ -17,6 +16,7 @@ from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.drafting.sources.history_records import HEADER_BYTES
 from reader_edge_runtime.errors import HistoryError
 from tests.runtime.drafting.sources.test_history_file import append_all, contents, history, rewritten
+from tests.small_disk import small_disk
 
 
 def test_file_stays_within_twice_its_bound(tmp_path: Path) -> None:
@@ -165,13 +165,9 @@ def test_kill_loses_no_answer_that_was_acknowledged(tmp_path: Path, dies_in: str
 def test_a_full_disk_costs_no_answer_of_before(tmp_path: Path) -> None:
     path = tmp_path / "file"
     append_all(history(path), [[1], [2]])
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, hard))
-    try:
-        with pytest.raises(HistoryError, match="cannot be used: No space left on device"):
-            append_all(history(path), [[3, 4]])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    full = small_disk(path.stat().st_size + 10)
+    with full, pytest.raises(HistoryError, match="cannot be used: No space left on device"):
+        append_all(history(path), [[3, 4]])
     assert contents(history(path)) == [[1], [2]]
     append_all(history(path), [[5]])
     assert contents(history(path)) == [[1], [2], [5]]
