@@ -9,7 +9,7 @@ from tests.conftest import ROOT
 
 CEILINGS = {  # lines of a room, raised only in the commit that says why
     "runtime": ("*.py", 31_894),  # long contexts; images; infill; embeddings; hostile; depth; first use; signatures
-    "export": ("*.py", 21_897),  # images; embeddings; first use; split files; floats of 4 and 8 bits; IQ4
+    "export": ("*.py", 21_899),  # images; embeddings; first use; split files; floats of 4 and 8 bits; IQ4
     "reader_edge": ("*.py", 20_383),  # long contexts; budgets; infill; embeddings; first use; split files; signatures
     "wings": ("*.py", 3_650),
     "native": ("*", 9_000),
@@ -21,7 +21,7 @@ CEILINGS = {  # lines of a room, raised only in the commit that says why
     "reader_edge/bench": ("*.py", 1_350),
     "benchmarks": ("*.py", 6_283),  # long contexts; sessions of agents; split files; llama-server; IQ4
     "scripts": ("*", 1_840),  # what a workspace brings to edits
-    "docs": ("*.md", 6_290),  # one-byte queries; long contexts; depth; first use; agents at 7B; split files; signatures
+    "docs": ("*.md", 6_291),  # one-byte queries; long contexts; depth; first use; agents at 7B; split files; signatures
 }
 CODE = ("benchmarks", "export", "models", "native", "reader_edge", "runtime", "scripts", "tests", "wings")
 

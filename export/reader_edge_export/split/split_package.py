@@ -85,6 +85,8 @@ def _check(package: ModelPackage) -> None:
         found = "is a stage itself: split the whole package"
     elif manifest.has_states:
         found = "has recurrent layers, whose states no pipeline moves yet: run it on one box"
+    elif manifest.images is not None:
+        found = "sees images, which no pipeline does yet: export the model with --no-images"
     elif any(layer.shares is not None for layer in manifest.layers):
         found = "has layers that read the KV cache of others, which may lie in another box: run it on one"
     elif manifest.attention in ROW_ATTENTIONS or COMMIT_NAME in manifest.files:

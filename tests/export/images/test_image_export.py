@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.sources.find import find_source
 from reader_edge_export.sources.image_part import find_images
+from reader_edge_export.split.split_package import split_package
 from reader_edge_runtime.errors import ReaderEdgeError
 from reader_edge_runtime.package.manifest import GRAPH_NAME, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
@@ -104,3 +105,10 @@ def test_features_of_another_width_are_refused(spoilt: Path, tmp_path: Path) -> 
     change_config(spoilt, vision_config=vision)
     with pytest.raises(ReaderEdgeError, match="features of 48 numbers to a text model of 64"):
         export_model(spoilt, tmp_path / "out", ExportOptions("fp32", check="none"))
+
+
+def test_a_package_that_sees_is_not_cut(tmp_path: Path) -> None:
+    folder = build_seeing_model("mistral3", tmp_path / "model")
+    exported(folder, tmp_path / "package", ExportOptions("fp32", check="none"))
+    with pytest.raises(ReaderEdgeError, match="sees images, which no pipeline does yet"):
+        split_package(tmp_path / "package", tmp_path / "out", 2)
