@@ -63,7 +63,7 @@ class Request:
         """
         self.token_ids = self.drafted_ids = _checked(prompt_token_ids, manifest)
         self.images: PromptImages | None = None
-        if manifest.images is not None and images:
+        if images and manifest.images is not None:  # a server's welcome says nothing of images
             self.images = PromptImages(self.token_ids, images, manifest.images)
             self.token_ids, self.drafted_ids = self.images.token_ids, self.images.token_ids.texts
         self.num_prompt_tokens = len(self.token_ids)
