@@ -54,6 +54,18 @@ class ToolUseBlock(JsonObject, tag_field="type", tag="tool_use", ignored="cache_
     input: Annotated[dict[str, Any], Meta(description="an object")]
 
 
+class Base64Source(JsonObject, tag_field="type", tag="base64", ignored="media_type"):
+    """An image's bytes, whose format they tell themselves."""
+
+    data: str
+
+
+class ImageBlock(JsonObject, tag_field="type", tag="image", ignored="cache_control"):
+    """A picture."""
+
+    source: Base64Source
+
+
 _MaxBlocks = Meta(max_length=MAX_ITEMS)
 Texts = Annotated[
     str | Annotated[list[TextBlock], _MaxBlocks],
@@ -72,8 +84,8 @@ class ToolResultBlock(JsonObject, tag_field="type", tag="tool_result", ignored="
 
     tool_use_id: str
     content: Annotated[
-        str | Annotated[list[TextBlock | ToolReferenceBlock], _MaxBlocks],
-        Meta(description=f"a text, or a list of blocks of type 'text' or 'tool_reference', at most {MAX_ITEMS}"),
+        str | Annotated[list[TextBlock | ImageBlock | ToolReferenceBlock], _MaxBlocks],
+        Meta(description=f"a text, or a list of blocks of texts, pictures and tools, at most {MAX_ITEMS}"),
     ] = ""
     is_error: bool = False
 
@@ -108,8 +120,8 @@ class ToolRemovalBlock(JsonObject, tag_field="type", tag="tool_removal", ignored
 
 _OfAssistant = ThinkingBlock | RedactedThinkingBlock | ToolUseBlock
 _OfSystem = ToolAdditionBlock | ToolRemovalBlock
-Block = TextBlock | _OfAssistant | _OfSystem | ToolResultBlock
-_BLOCKS = f"a text, or a list of blocks of texts, thoughts, calls and their results, at most {MAX_ITEMS}"
+Block = TextBlock | ImageBlock | _OfAssistant | _OfSystem | ToolResultBlock
+_BLOCKS = f"a text, or a list of blocks of texts, pictures, thoughts, calls and their results, at most {MAX_ITEMS}"
 
 
 class Turn(JsonObject):

@@ -7,6 +7,7 @@ from typing import Any
 
 from reader_edge.server.anthropic.blocks import (
     Block,
+    ImageBlock,
     RedactedThinkingBlock,
     TextBlock,
     ThinkingBlock,
@@ -19,12 +20,14 @@ from reader_edge.server.anthropic.blocks import (
     Turn,
 )
 from reader_edge.server.api_error import ApiError
+from reader_edge.server.images import image_part
 from reader_edge.server.openai.messages import call_message
 from reader_edge.server.tools import ClientTool
 
 # Claude Code's note to Anthropic's accounts, another one each time: no prefix of the prompt would ever come again.
 _BILLING = re.compile(r"x-anthropic-billing-header:[^\n]*\n?")
 _ROLES = {
+    ImageBlock: "user",
     ThinkingBlock: "assistant",
     RedactedThinkingBlock: "assistant",
     ToolUseBlock: "assistant",
@@ -69,12 +72,16 @@ class TurnReader:
                 at = f"{place}.content[{number}]"
                 sentence = f"'{at}' is of type '{kind}', which is for the role '{role}', not for '{turn.role}'"
                 raise ApiError(400, f"{sentence}: put it where it belongs.", at)
-            self._take(block, role)
+            self._take(block, role, f"{place}.content[{number}]")
 
-    def _take(self, block: Block, role: str) -> None:
+    def _take(self, block: Block, role: str, place: str) -> None:
         match block:
             case TextBlock():
                 self._say(role, block.text)
+            case ImageBlock():
+                message = self._turn(role)
+                image = image_part(block.source.data, f"{place}.source.data")
+                message["content"] = [*_parts(message["content"]), image]
             case ThinkingBlock():
                 message = self._turn(role)
                 message["reasoning_content"] = message.get("reasoning_content", "") + block.text
@@ -83,7 +90,7 @@ class TurnReader:
                 call = call_message(block.name, block.input, block.id)
                 self._turn(role).setdefault("tool_calls", []).append(call)
             case ToolResultBlock():
-                self.messages.append(self._result(block))
+                self.messages.append(self._result(block, place))
             case ToolAdditionBlock():
                 if isinstance(block.tool, ToolDefinition):
                     self._known[block.tool.name] = block.tool.definition
@@ -99,15 +106,26 @@ class TurnReader:
         if role == "system" and self.messages and self.messages[-1]["role"] != "system":
             role, text = "user", f"<system-reminder>\n{text}\n</system-reminder>"  # the tag of Claude Code
         message = self._turn(role)
-        message["content"] = f"{message['content']}\n{text}" if message["content"] else text
+        if isinstance(message["content"], list):
+            message["content"].append({"type": "text", "text": text})
+        else:
+            message["content"] = f"{message['content']}\n{text}" if message["content"] else text
 
-    def _result(self, block: ToolResultBlock) -> dict[str, Any]:
+    def _result(self, block: ToolResultBlock, place: str) -> dict[str, Any]:
         parts = [TextBlock(text=block.content)] if isinstance(block.content, str) else block.content
         texts = [
-            self._described(part.tool_name) if isinstance(part, ToolReferenceBlock) else part.text for part in parts
+            self._described(part.tool_name) if isinstance(part, ToolReferenceBlock) else part.text
+            for part in parts
+            if not isinstance(part, ImageBlock)
         ]
         text = "\n".join(texts)
-        message = {"role": "tool", "content": f"Error: {text}" if block.is_error else text}
+        text = f"Error: {text}" if block.is_error else text
+        images = [
+            image_part(part.source.data, f"{place}.content[{number}].source.data")
+            for number, part in enumerate(parts)
+            if isinstance(part, ImageBlock)
+        ]
+        message = {"role": "tool", "content": [*_parts(text), *images] if images else text}
         name = self._names.get(block.tool_use_id)
         return message | {"tool_call_id": block.tool_use_id} | ({"name": name} if name else {})
 
@@ -125,3 +143,8 @@ class TurnReader:
         if not self.messages or self.messages[-1]["role"] != role:
             self.messages.append({"role": role, "content": ""})
         return self.messages[-1]
+
+
+def _parts(content: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A content in parts, to which an image may be added."""
+    return content if isinstance(content, list) else [{"type": "text", "text": content}] * bool(content)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, field
 
 from reader_edge.server.api_error import ApiError, agreed, wrong_value
+from reader_edge.server.images import MAX_IMAGES, image_part
 from reader_edge.server.openai.generation_body import Stop
 from reader_edge.server.openai.messages import MAX_CALLS, MAX_ITEMS, call_message
 from reader_edge.server.schema import UNSUPPORTED, JsonObject, within
@@ -33,7 +34,9 @@ _MAX_DURATION, _MAX_KEEP_S = 40, 10.0**9  # characters; seconds beyond which not
 _UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _THINK = Meta(description="true, false, 'low', 'medium' or 'high'")
 
-Images = Annotated[tuple[Any, ...], Meta(max_length=0), UNSUPPORTED]
+Images = Annotated[
+    tuple[str, ...], Meta(max_length=MAX_IMAGES, description=f"a list of images in base64, at most {MAX_IMAGES}")
+]
 
 
 # How Ollama loads a model, what belongs to `mirostat`, and a penalty of Open WebUI that Ollama does not know either.
@@ -218,7 +221,7 @@ class GenerateBody(OllamaBody, refused="height messages steps tools width"):
     """What `/api/generate` takes. raw: the prompt is taken as it is, without the model's chat template. suffix: the
     answer is filled in between the prompt and this."""
 
-    read_once = ("prompt", "system", "suffix", "format")
+    read_once = ("prompt", "system", "suffix", "images", "format")
 
     prompt: str = ""
     system: str = ""
@@ -241,12 +244,21 @@ class GenerateBody(OllamaBody, refused="height messages steps tools width"):
             raise ApiError(400, "'system' has no place in a 'raw' prompt: write it into the prompt.", "system")
         if self.suffix and self.system:
             raise ApiError(400, "'system' has no place beside 'suffix': leave it out.", "system")
+        if self.images and (self.raw or self.suffix or not has_template):
+            raise ApiError(400, "'images' reach a model through its chat template alone: leave them out.", "images")
         if self.raw or self.suffix:
             return self.prompt
         if not has_template:
             return f"{self.system}\n\n{self.prompt}" if self.system else self.prompt
         system = [{"role": "system", "content": self.system}] if self.system else []
-        return Conversation([*system, {"role": "user", "content": self.prompt}], (), self.template_args())
+        content = _content(self.prompt, self.images, "images")
+        return Conversation([*system, {"role": "user", "content": content}], (), self.template_args())
+
+
+def _content(text: str, images: Sequence[str], place: str) -> str | list[dict[str, Any]]:
+    """A text behind its images, as Ollama's templates have them. Raises ApiError."""
+    parts = [image_part(image, f"{place}[{number}]") for number, image in enumerate(images)]
+    return [*parts, {"type": "text", "text": text}] if parts else text
 
 
 def to_messages(given: Sequence[OllamaMessage]) -> list[Message]:
@@ -259,7 +271,7 @@ def to_messages(given: Sequence[OllamaMessage]) -> list[Message]:
     num_calls = 0
     for number, each in enumerate(given):
         place = f"messages[{number}]"
-        message: dict[str, Any] = {"role": each.role, "content": each.content}
+        message: dict[str, Any] = {"role": each.role, "content": _content(each.content, each.images, f"{place}.images")}
         if each.thinking:
             message["reasoning_content"] = each.thinking
         if each.tool_calls:

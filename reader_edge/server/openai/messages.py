@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from msgspec import Meta
 
 from reader_edge.server.api_error import ApiError, agreed, wrong_value
+from reader_edge.server.images import part_of_url
 from reader_edge.server.schema import JsonObject
 from reader_edge_runtime import Message
 from reader_edge_runtime.text.conversation_check import IGNORED, MEDIA
@@ -18,12 +19,35 @@ class TextPart(JsonObject, tag_field="type", tag="text", ignored="cache_control"
     text: str
 
 
+class ImageUrl(JsonObject, ignored="detail"):
+    """Where a picture is: in the URL itself."""
+
+    url: str
+
+
+class ImagePart(JsonObject, tag_field="type", tag="image_url", ignored="cache_control"):
+    """A picture in a content, as a data URL."""
+
+    image_url: Annotated[ImageUrl | str, Meta(description="an object with 'url', or a text")]
+
+    def part(self, place: str) -> dict[str, Any]:
+        """As conversations have it. Raises ApiError."""
+        if isinstance(self.image_url, str):
+            return part_of_url(self.image_url, f"{place}.image_url")
+        return part_of_url(self.image_url.url, f"{place}.image_url.url")
+
+
 MAX_ITEMS = 10_000  # of a conversation, and parts of a message: in whose reading others wait
 MAX_CALLS = Meta(max_length=MAX_ITEMS, description=f"a list of calls, at most {MAX_ITEMS}")
 _MaxParts = Meta(max_length=MAX_ITEMS)
 Content = Annotated[
     str | Annotated[list[TextPart], _MaxParts],
     Meta(description=f"a text, or a list of parts of type 'text', at most {MAX_ITEMS}"),
+]
+
+ChatContent = Annotated[
+    str | Annotated[list[TextPart | ImagePart], _MaxParts],
+    Meta(description=f"a text, or a list of parts of type 'text' or 'image_url', at most {MAX_ITEMS}"),
 ]
 
 
@@ -53,7 +77,7 @@ class ChatMessage(JsonObject, ignored=IGNORED, refused=f"function_call {' '.join
     """
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Content | None = None
+    content: ChatContent | None = None
     name: str | None = None
     tool_calls: Annotated[tuple[Call, ...], MAX_CALLS] = ()
     tool_call_id: Annotated[str, Meta(description="the id of the call it answers")] | None = None
@@ -99,7 +123,7 @@ def to_messages(given: Sequence[ChatMessage]) -> list[Message]:
 
 def _message(given: ChatMessage, place: str) -> Message:
     message: dict[str, Any] = {"role": "system" if given.role == "developer" else given.role}
-    message["content"] = None if given.content is None else text_of(given.content)
+    message["content"] = None if given.content is None else _content(given.content, f"{place}.content")
     if given.refusal is not None:
         message["refusal"] = given.refusal
     if given.name is not None:
@@ -118,6 +142,16 @@ def _message(given: ChatMessage, place: str) -> Message:
             raise wrong_value(place, None, "the id of the call it answers", place)
         message["tool_call_id"] = given.tool_call_id
     return message
+
+
+def _content(content: str | Sequence[TextPart | ImagePart], place: str) -> str | list[dict[str, Any]]:
+    """A text where it is nothing else: it may come in parts."""
+    if isinstance(content, str) or not any(isinstance(part, ImagePart) for part in content):
+        return text_of(cast(str | Sequence[TextPart], content))
+    return [
+        part.part(f"{place}[{number}]") if isinstance(part, ImagePart) else {"type": "text", "text": part.text}
+        for number, part in enumerate(content)
+    ]
 
 
 def call_message(name: str, arguments: str | dict[str, Any], call_id: str | None) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from reader_edge.server.api_error import ApiError
 from reader_edge.server.completion import THOUGHT, AnswerParser, Json
+from reader_edge.server.images import part_of_url
 from reader_edge.server.openai.messages import MAX_ITEMS, call_message
 from reader_edge.server.openai.response_tools import (
     INPUT,
@@ -147,14 +148,14 @@ class ReasoningText(_Text, tag_field="type", tag="reasoning_text"):
 
 
 class InputImage(JsonObject, tag_field="type", tag="input_image"):
-    """A picture, which is refused."""
+    """A picture, as a data URL."""
 
     detail: str | None = None
     file_id: str | None = None
     image_url: str | None = None
 
 
-_PARTS = Meta(description="a text, or a list of parts of type 'input_text'")
+_PARTS = Meta(description="a text, or a list of parts of type 'input_text' or 'input_image'")
 Content = Annotated[str | Annotated[list[InputText | OutputText | InputImage], Meta(max_length=MAX_ITEMS)], _PARTS]
 
 
@@ -291,18 +292,34 @@ def _call_of(item: FunctionCall | CustomToolCall | LocalShellCall) -> dict[str, 
 
 def _user_message(item: FunctionCallOutput | CustomToolCallOutput | InputMessage) -> dict[str, Any]:
     if isinstance(item, FunctionCallOutput | CustomToolCallOutput):
-        return {"role": "tool", "content": _text(item.output), "tool_call_id": item.call_id}
-    return {"role": "system" if item.role == "developer" else item.role, "content": _text(item.content)}
+        return {"role": "tool", "content": _content(item.output), "tool_call_id": item.call_id}
+    return {"role": "system" if item.role == "developer" else item.role, "content": _content(item.content)}
 
 
 def _assistant_message(text: str | None, thought: str) -> dict[str, Any]:
     return {"role": "assistant", "content": text} | ({"reasoning_content": thought} if thought else {})
 
 
+def _content(content: str | Sequence[_Text | InputImage]) -> str | list[dict[str, Any]]:
+    """A text where it is nothing else. Raises ApiError."""
+    if isinstance(content, str) or not any(isinstance(part, InputImage) for part in content):
+        return _text(content)
+    return [
+        _image(part) if isinstance(part, InputImage) else {"type": "text", "text": _text([part])} for part in content
+    ]
+
+
+def _image(part: InputImage) -> dict[str, Any]:
+    if part.image_url is None:
+        sentence = "'input' has a picture without 'image_url', but no files are kept here: give it as a data URL."
+        raise ApiError(400, sentence, "input")
+    return part_of_url(part.image_url, "input")
+
+
 def _text(content: str | Sequence[_Text | InputImage]) -> str:
     if isinstance(content, str):
         return content
     if any(isinstance(part, InputImage) for part in content):
-        sentence = "'input' has a picture ('input_image'), which the model here cannot see: send texts."
+        sentence = "'input' has a picture ('input_image') in a message of the assistant: leave it out."
         raise ApiError(400, sentence, "input", "unsupported_parameter")
     return "".join(part.text for part in content if isinstance(part, _Text))

@@ -21,6 +21,11 @@ def text(words: str, **fields: object) -> dict[str, Any]:
     return {"type": "text", "text": words, **fields}
 
 
+def picture(data: bytes) -> dict[str, Any]:
+    source = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(data).decode()}
+    return {"type": "image", "source": source, "cache_control": {"type": "ephemeral"}}
+
+
 ASK = {"role": "user", "content": "Look."}
 CALL = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {"at": "a"}, "caller": {"type": "direct"}}
 CALLED = {"id": "toolu_1", "type": "function", "function": {"name": "look", "arguments": {"at": "a"}}}
@@ -51,6 +56,30 @@ def test_a_system_s_turn_is_in_front_or_in_the_user_s() -> None:
     ]
 
 
+def test_pictures_stand_where_they_are() -> None:
+    words, image, other = (
+        {"type": "text", "text": "Look."},
+        {"type": "image", "image": b"1"},
+        {"type": "image", "image": b"2"},
+    )
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [text("Read."), picture(b"2")]}
+    assert messages_of(
+        {"role": "user", "content": [text("Look."), picture(b"1"), text("Look.")]},
+        {"role": "assistant", "content": [CALL]},
+        {"role": "user", "content": [result, picture(b"1")]},
+    ) == [
+        {"role": "user", "content": [words, image, words]},
+        {"role": "assistant", "content": "", "tool_calls": [CALLED]},
+        {
+            "role": "tool",
+            "content": [{"type": "text", "text": "Read."}, other],
+            "tool_call_id": "toolu_1",
+            "name": "look",
+        },
+        {"role": "user", "content": [image]},
+    ]
+
+
 def test_calls_and_their_results_find_each_other() -> None:
     thought = {"type": "thinking", "thinking": "Hm.", "signature": "x"}
     result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [text("It is"), text("there.")]}
@@ -77,10 +106,16 @@ def test_calls_and_their_results_find_each_other() -> None:
         ("user", {"type": "thinking", "thinking": "Hm."}, "of type 'thinking', which is for the role 'assistant'"),
         ("assistant", {"type": "tool_result", "tool_use_id": "a"}, "'tool_result', which is for the role 'user'"),
         ("system", CALL, "not for 'system': put it where it belongs."),
+        ("assistant", picture(b""), "of type 'image', which is for the role 'user'"),
         (
             "user",
-            {"type": "image", "source": {}},
-            "'messages[0].content[0].type' is 'image', but must be one of 'text'",
+            {"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}},
+            "'messages[0].content[0].source.type' is 'url', but must be 'base64'.",
+        ),
+        (
+            "user",
+            {"type": "image", "source": {"type": "base64", "data": "!"}},
+            "'messages[0].content[0].source.data' is '!', which is no base64",
         ),
     ],
 )

@@ -151,7 +151,20 @@ def test_arguments_that_are_not_the_declared_one_are_not_lost(arguments: str, te
     [
         (
             {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:"}]}]},
-            "'input' has a picture ('input_image'), which the model here cannot see: send texts.",
+            "'input' is 'data:', but nothing is fetched from there: give the image as 'data:image/png;base64,...'.",
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "a"}]}]},
+            "'input' has a picture without 'image_url', but no files are kept here: give it as a data URL.",
+        ),
+        (
+            {"input": [{"role": "assistant", "content": [{"type": "input_image", "image_url": "data:"}]}]},
+            "'input' has a picture ('input_image') in a message of the assistant: leave it out.",
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:a;base64,YQ=="}]}]},
+            "'messages[0].content[0]' is of type 'image', but the model reads texts alone: leave it out, or say in "
+            "words what it holds.",
         ),
         ({"input": []}, "The conversation is empty: give at least one message."),
         ({"tools": [{"type": "namespace", "name": "a", "tools": [{"type": "custom"}]}]}, "'tools[0].tools[0].name' is"),

@@ -157,7 +157,7 @@ def test_prompts_are_in_no_line_refused_ones_neither_unless_that_is_requested(
 
 def test_a_refusal_without_its_values_still_names_the_place_and_the_remedy(served: Served, lines: RequestLines) -> None:
     roles = "one of 'assistant', 'developer', 'system', 'tool', 'user'"
-    parts = "a list of parts of type 'text', at most 10000"
+    parts = "a list of parts of type 'text' or 'image_url', at most 10000"
     user, grammar = {"role": "user", "content": "a"}, "The grammar cannot be followed: change or simplify it."
     picture = {"type": "image_url", "image_url": {"url": SECRET}}
     chat, plain = "/v1/chat/completions", "/v1/completions"
@@ -171,7 +171,8 @@ def test_a_refusal_without_its_values_still_names_the_place_and_the_remedy(serve
         (
             chat,
             {"messages": [user | {"content": [picture]}]},
-            "'messages[0].content[0].type' is '...', but must be 'text'.",
+            "'messages[0].content[0].image_url.url' is '...', but nothing is fetched from there: give the image as "
+            "'data:image/png;base64,...'.",
         ),
         (plain, {"prompt": "a", "temperature": SECRET}, "'temperature' is '...', but must be a number from 0 to 100."),
         (plain, {"prompt": "a", "guided_regex": f"{SECRET}[plan("}, grammar),

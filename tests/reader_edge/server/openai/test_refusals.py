@@ -99,7 +99,20 @@ def test_a_completion_that_cannot_be_is_refused(served: Served, fields: dict[str
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
-            "'messages[0].content[0].type' is 'image_url', but must be 'text'.",
+            "'messages[0].content[0].image_url' is missing, but must be an object with 'url', or a text.",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "https://example.com"}]}]},
+            "'messages[0].content[0].image_url' is 'https://example.com', but nothing is fetched from there: give the "
+            "image as 'data:image/png;base64,...'.",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "/etc/hostname"}}]}]},
+            "'messages[0].content[0].image_url.url' is '/etc/hostname', but nothing is fetched from there",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "video_url"}]}]},
+            "'messages[0].content[0].type' is 'video_url', but must be one of 'text', 'image_url'.",
         ),
         ({"messages": [USER | {"audio": {"id": "x"}}]}, "audio' is {'id': 'x'}, which is not supported"),
         ({"prediction": {}}, "'prediction.content' is missing, but must be a text"),
