@@ -34,6 +34,8 @@ def make_app(served: AsyncEngine | ModelPool, settings: ServerSettings) -> Starl
     What names no model is of the first: devices' drafts.
     """
     pool = served if isinstance(served, ModelPool) else ModelPool.of(served, settings)
+    if any(model.package.manifest.images for model in pool.models):
+        settings = settings.for_images
     document = openapi_document(settings, [model.package.manifest for model in pool.models], pool.names)
 
     async def openapi(request: Request) -> Response:

@@ -127,7 +127,7 @@ class ModelLists:
                 "total_slots": 0 if loaded is None else loaded.engine.engine.decoder.config.max_batch,
                 **{"model_path": model.name, "model_alias": model.name, "chat_template": tokenizer.chat_source},
                 **{"build_info": f"reader-edge {reader_edge.__version__}", "is_sleeping": loaded is None},
-                "modalities": {"vision": False, "audio": False},
+                "modalities": {"vision": model.package.manifest.images is not None, "audio": False},
             }
         )
 
@@ -174,7 +174,8 @@ def _of_studio(model: ServedModel) -> Json:
     manifest = model.package.manifest
     state = "not-loaded" if model.state == "unloaded" else model.state
     return {
-        **{"id": model.name, "object": "model", "type": "llm", "publisher": "reader-edge"},
+        **{"id": model.name, "object": "model", "publisher": "reader-edge"},
+        "type": "llm" if manifest.images is None else "vlm",
         **{"arch": manifest.architecture, "compatibility_type": "onnx", "state": state},
         **{"max_context_length": manifest.max_context, "context_length": manifest.max_context},
     }
@@ -185,6 +186,7 @@ def _of_studio_1(model: ServedModel) -> Json:
     instance = {"id": name, "config": {"context_length": manifest.max_context}}
     return {
         **{"type": "llm", "publisher": "reader-edge", "key": name, "display_name": name, "format": None},
+        "capabilities": {"vision": manifest.images is not None},
         **{"architecture": manifest.architecture, "quantization": None, "params_string": None},
         **{"max_context_length": manifest.max_context, "context_length": manifest.max_context},
         "loaded_instances": [] if model.loaded is None else [instance],

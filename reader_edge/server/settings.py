@@ -1,6 +1,6 @@
 """Settings of a server: names, limits, keys."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from reader_edge.server.api_error import wrong_value
 from reader_edge.server.ignored_fields import RefusedFields
@@ -43,6 +43,11 @@ class ServerSettings:
     unloads: bool = False
     max_kept_responses: int = 0
     max_reasoning_tokens: int | None = None
+
+    @property
+    def for_images(self) -> "ServerSettings":
+        """The same with bodies that hold images."""
+        return replace(self, max_body_bytes=max(self.max_body_bytes, 32 << 20), max_bodies_bytes=256 << 20)
 
     def is_served(self, name: str) -> bool:
         """Whether a client means the model by this name: with its tag or without, and `:latest` behind either.

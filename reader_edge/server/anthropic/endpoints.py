@@ -104,7 +104,7 @@ class CountTokensEndpoint(MessagesEndpoint):
 
     def _direct_answer(self, body: MessagesBody) -> Json:
         check_model(body.model, self._settings)
-        return {"input_tokens": len(self._tokenizer.encode_chat(body.question()[0]))}
+        return {"input_tokens": len(self._engine.engine.encode_prompt(body.question()[0]))}
 
 
 def _usage(answers: CompletionRun) -> Json:

@@ -20,9 +20,9 @@ from reader_edge.server.anthropic.blocks import (
     Turn,
 )
 from reader_edge.server.api_error import ApiError
-from reader_edge.server.images import image_part
-from reader_edge.server.openai.messages import call_message
+from reader_edge.server.openai.messages import call_message, image_part
 from reader_edge.server.tools import ClientTool
+from reader_edge_runtime.text.image_parts import bytes_of_base64
 
 # Claude Code's note to Anthropic's accounts, another one each time: no prefix of the prompt would ever come again.
 _BILLING = re.compile(r"x-anthropic-billing-header:[^\n]*\n?")
@@ -80,7 +80,7 @@ class TurnReader:
                 self._say(role, block.text)
             case ImageBlock():
                 message = self._turn(role)
-                image = image_part(block.source.data, f"{place}.source.data")
+                image = image_part(bytes_of_base64(block.source.data, f"{place}.source.data"))
                 message["content"] = [*_parts(message["content"]), image]
             case ThinkingBlock():
                 message = self._turn(role)
@@ -121,7 +121,7 @@ class TurnReader:
         text = "\n".join(texts)
         text = f"Error: {text}" if block.is_error else text
         images = [
-            image_part(part.source.data, f"{place}.content[{number}].source.data")
+            image_part(bytes_of_base64(part.source.data, f"{place}.content[{number}].source.data"))
             for number, part in enumerate(parts)
             if isinstance(part, ImageBlock)
         ]

@@ -103,7 +103,7 @@ class TokenizeEndpoint(TokensEndpoint[TokenizeBody]):
             if not body.add_generation_prompt and not body.continue_final_message:
                 args["add_generation_prompt"] = False
             tools = tool_use_of(body.tools).tools
-            return self._tokenizer.encode_chat(
+            return self._engine.engine.encode_prompt(
                 Conversation(to_messages(body.messages), tools, args, body.continue_final_message)
             )
         if text is None:

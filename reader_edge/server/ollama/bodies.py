@@ -10,15 +10,15 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, field
 
 from reader_edge.server.api_error import ApiError, agreed, wrong_value
-from reader_edge.server.images import MAX_IMAGES, image_part
 from reader_edge.server.openai.generation_body import Stop
-from reader_edge.server.openai.messages import MAX_CALLS, MAX_ITEMS, call_message
+from reader_edge.server.openai.messages import MAX_CALLS, MAX_ITEMS, call_message, image_part
 from reader_edge.server.schema import UNSUPPORTED, JsonObject, within
 from reader_edge.server.structured_outputs import RequestedFormat, schema_format
 from reader_edge.server.tools import MaxTools, Tool, tool_use_of
 from reader_edge_runtime import Conversation, GenerationConfig, Message, SamplingConfig
 from reader_edge_runtime.generation_config import chosen_sampling
 from reader_edge_runtime.text.conversation import Encodable
+from reader_edge_runtime.text.image_parts import MAX_IMAGES, bytes_of_base64
 from reader_edge_runtime.text.tool_calls.tool_use import ToolUse
 
 _MAX_TOP_LOGPROBS = 20
@@ -257,7 +257,7 @@ class GenerateBody(OllamaBody, refused="height messages steps tools width"):
 
 def _content(text: str, images: Sequence[str], place: str) -> str | list[dict[str, Any]]:
     """A text behind its images, as Ollama's templates have them. Raises ApiError."""
-    parts = [image_part(image, f"{place}[{number}]") for number, image in enumerate(images)]
+    parts = [image_part(bytes_of_base64(image, f"{place}[{number}]")) for number, image in enumerate(images)]
     return [*parts, {"type": "text", "text": text}] if parts else text
 
 

@@ -157,7 +157,8 @@ def _capabilities(manifest: Manifest, tokenizer: Tokenizer) -> list[str]:
         return ["embedding"]
     thinking = [] if tokenizer.thinking_tags is None else ["thinking"]
     inserting = [] if tokenizer.fill_in_middle is None else ["insert"]
-    return ["completion", *(["tools"] if tokenizer.has_chat_template else []), *thinking, *inserting]
+    seeing = [] if manifest.images is None else ["vision"]
+    return ["completion", *(["tools"] if tokenizer.has_chat_template else []), *seeing, *thinking, *inserting]
 
 
 def _parameters(model: ServedModel) -> dict[str, float]:

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal, cast
 from msgspec import Meta
 
 from reader_edge.server.api_error import ApiError, agreed, wrong_value
-from reader_edge.server.images import part_of_url
 from reader_edge.server.schema import JsonObject
 from reader_edge_runtime import Message
 from reader_edge_runtime.text.conversation_check import IGNORED, MEDIA
+from reader_edge_runtime.text.image_parts import bytes_of_url
 
 
 class TextPart(JsonObject, tag_field="type", tag="text", ignored="cache_control"):
@@ -31,10 +31,10 @@ class ImagePart(JsonObject, tag_field="type", tag="image_url", ignored="cache_co
     image_url: Annotated[ImageUrl | str, Meta(description="an object with 'url', or a text")]
 
     def part(self, place: str) -> dict[str, Any]:
-        """As conversations have it. Raises ApiError."""
+        """As conversations have it. Raises ConversationError."""
         if isinstance(self.image_url, str):
-            return part_of_url(self.image_url, f"{place}.image_url")
-        return part_of_url(self.image_url.url, f"{place}.image_url.url")
+            return image_part(bytes_of_url(self.image_url, f"{place}.image_url"))
+        return image_part(bytes_of_url(self.image_url.url, f"{place}.image_url.url"))
 
 
 MAX_ITEMS = 10_000  # of a conversation, and parts of a message: in whose reading others wait
@@ -142,6 +142,11 @@ def _message(given: ChatMessage, place: str) -> Message:
             raise wrong_value(place, None, "the id of the call it answers", place)
         message["tool_call_id"] = given.tool_call_id
     return message
+
+
+def image_part(data: bytes) -> dict[str, Any]:
+    """An image among a content's parts, as conversations have it."""
+    return {"type": "image", "image": data}
 
 
 def _content(content: str | Sequence[TextPart | ImagePart], place: str) -> str | list[dict[str, Any]]:

@@ -10,8 +10,7 @@ from msgspec import Meta
 
 from reader_edge.server.api_error import ApiError
 from reader_edge.server.completion import THOUGHT, AnswerParser, Json
-from reader_edge.server.images import part_of_url
-from reader_edge.server.openai.messages import MAX_ITEMS, call_message
+from reader_edge.server.openai.messages import MAX_ITEMS, call_message, image_part
 from reader_edge.server.openai.response_tools import (
     INPUT,
     CallableTool,
@@ -21,6 +20,7 @@ from reader_edge.server.openai.response_tools import (
 )
 from reader_edge.server.schema import JsonObject, decode, ignoring_types
 from reader_edge_runtime import GenerationChunk, GenerationResult, Message
+from reader_edge_runtime.text.image_parts import bytes_of_url
 from reader_edge_runtime.text.tool_calls.tool_use import AnswerDelta, new_call_id
 
 Event = tuple[str, Json]
@@ -313,7 +313,7 @@ def _image(part: InputImage) -> dict[str, Any]:
     if part.image_url is None:
         sentence = "'input' has a picture without 'image_url', but no files are kept here: give it as a data URL."
         raise ApiError(400, sentence, "input")
-    return part_of_url(part.image_url, "input")
+    return image_part(bytes_of_url(part.image_url, "input"))
 
 
 def _text(content: str | Sequence[_Text | InputImage]) -> str:

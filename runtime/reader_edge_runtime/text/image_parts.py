@@ -103,7 +103,7 @@ def _source(part: Mapping[str, Any], left: list[ImageSource], place: str) -> Ima
         raise ConversationError(f"There is no field '{place}.{further!s:.80}': leave it out.", place)
     value = part.get(kind)
     if kind == "image_url":
-        return _bytes_of_url(value.get("url") if isinstance(value, Mapping) else value, f"{place}.image_url")
+        return bytes_of_url(value.get("url") if isinstance(value, Mapping) else value, f"{place}.image_url")
     if value is None and left:
         return left.pop(0)
     if isinstance(value, str) or value is None:
@@ -112,21 +112,26 @@ def _source(part: Mapping[str, Any], left: list[ImageSource], place: str) -> Ima
     return cast(ImageSource, value)
 
 
-def _bytes_of_url(url: object, place: str) -> bytes:
-    """What a data URL holds."""
+def bytes_of_url(url: object, place: str) -> bytes:
+    """What a data URL holds. place: of it, for a refusal. Raises ConversationError."""
     head, _, body = url.partition(",") if isinstance(url, str) else ("", "", "")
-    if not head.lower().startswith("data:") or not head.lower().endswith(";base64"):
+    if (head[:5].lower(), head[-7:].lower()) != ("data:", ";base64"):
         rest = "but nothing is fetched from there: give the image as 'data:image/png;base64,...'."
         raise ConversationError(f"'{place}' is {short_repr(url)}, {rest}", place, f"'{place}' is no data URL, {rest}")
-    if len(body) > MAX_BYTES * 4 // 3 + 4:
+    return bytes_of_base64(body, place)
+
+
+def bytes_of_base64(text: str, place: str) -> bytes:
+    """The content of an image's file, whose lines may have ends. Raises ConversationError."""
+    if len(text) > MAX_BYTES * 4 // 3 + MAX_BYTES // 32:
         sentence = (
-            f"'{place}' has {len(body)} characters, more than an image of {MAX_BYTES >> 20} MiB: give a smaller one."
+            f"'{place}' has {len(text)} characters, more than an image of {MAX_BYTES >> 20} MiB: give a smaller one."
         )
         raise ConversationError(sentence, place, sentence)
     try:
-        return binascii.a2b_base64(body, strict_mode=True)
+        return binascii.a2b_base64(text.replace("\n", ""), strict_mode=True)
     except ValueError as error:  # also of characters that are not ASCII
-        sentence = f"'{place}' is no base64 ({error}): give the image as 'data:image/png;base64,...'."
+        sentence = f"'{place}' is no base64 ({error}): give the bytes of an image's file so."
         raise ConversationError(sentence, place, f"'{place}' is no base64.") from None
 
 

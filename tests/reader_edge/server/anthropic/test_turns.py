@@ -115,7 +115,7 @@ def test_calls_and_their_results_find_each_other() -> None:
         (
             "user",
             {"type": "image", "source": {"type": "base64", "data": "!"}},
-            "'messages[0].content[0].source.data' is '!', which is no base64",
+            "'messages[0].content[0].source.data' is no base64",
         ),
     ],
 )

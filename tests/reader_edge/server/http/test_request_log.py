@@ -171,8 +171,8 @@ def test_a_refusal_without_its_values_still_names_the_place_and_the_remedy(serve
         (
             chat,
             {"messages": [user | {"content": [picture]}]},
-            "'messages[0].content[0].image_url.url' is '...', but nothing is fetched from there: give the image as "
-            "'data:image/png;base64,...'.",
+            "'messages[0].content[0].image_url.url' is no data URL, but nothing is fetched from there: give the image "
+            "as 'data:image/png;base64,...'.",
         ),
         (plain, {"prompt": "a", "temperature": SECRET}, "'temperature' is '...', but must be a number from 0 to 100."),
         (plain, {"prompt": "a", "guided_regex": f"{SECRET}[plan("}, grammar),

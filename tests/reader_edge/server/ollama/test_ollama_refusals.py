@@ -83,7 +83,7 @@ def test_the_model_that_is_here_need_not_be_pulled_and_others_are_not(served: Se
         ("/api/generate", {"suffix": "end"}, "'suffix' is given, but the model here has no"),
         ("/api/generate", {"template": "{{ .Prompt }}"}, "'template' is '{{ .Prompt }}', which is not supported here"),
         ("/api/generate", {"context": [1, 2]}, "'context' is [1, 2], which is not supported here"),
-        ("/api/chat", {"messages": [USER | {"images": ["?"]}]}, "'messages[0].images[0]' is '?', which is no base64"),
+        ("/api/chat", {"messages": [USER | {"images": ["?"]}]}, "'messages[0].images[0]' is no base64"),
         ("/api/generate", {"images": ["aGk="]}, "'images' reach a model through its chat template alone"),
         ("/api/generate", {"system": "Be brief."}, "'system' has no place in a 'raw' prompt"),
     ],
