@@ -39,14 +39,14 @@ class EncodedImage:
         return len(self.features)
 
 
-def seeing_manifest(max_context: int = 512, axes: int = 3) -> Manifest:
-    manifest = replace(make_manifest(VOCAB_SIZE, max_context), head_dim=4)
-    return replace(manifest, images=images_part(axes))
+def seeing_manifest(max_context: int = 512, axes: int = 3, seen_whole: str = "none") -> Manifest:
+    manifest = replace(make_manifest(VOCAB_SIZE, max_context), head_dim=5)
+    return replace(manifest, images=images_part(axes, seen_whole))
 
 
-def images_part(axes: int = 3) -> ImagesPart:
+def images_part(axes: int = 3, seen_whole: str = "none") -> ImagesPart:
     rules = ImageRules("qwen3_5", 2, 2, "bicubic", min_pixels=16, max_pixels=1 << 16, position_side=4)
-    return ImagesPart(token_id=IMAGE, width=2, rules=rules, position_axes=axes)
+    return ImagesPart(token_id=IMAGE, width=2, rules=rules, position_axes=axes, sees_whole_image=seen_whole)
 
 
 def image(seed: int, rows: int, columns: int) -> EncodedImage:
@@ -62,7 +62,7 @@ def prompt(*parts: list[int] | EncodedImage) -> Prompt:
 
 
 class SeeingTarget(FakeTarget):
-    """Rows of the cache have what a graph would read of a token, and its position on three axes."""
+    """Rows of the cache have what a graph would read of a token, its position on three axes, and how much it saw."""
 
     def logits_of(self, cache: Cache, wanted: Pass) -> Float32Array:
         assert isinstance(cache, HostCache)
@@ -76,52 +76,55 @@ class SeeingTarget(FakeTarget):
         logits = np.zeros((*inputs["logit_rows"].shape, self.manifest.vocab_size), np.float32)
         for b, start in enumerate(inputs["write_pos"]):
             rows = cache.slab[0, wanted.first_slot + b, 0]
-            rows[start : start + index.shape[1], :4] = np.stack([read[b], *axes[:, b]], 1)
+            rows[start : start + index.shape[1], :5] = np.stack([read[b], *axes[:, b], (mask[b, 0] == 0).sum(1)], 1)
             for r, node in enumerate(inputs["logit_rows"][b]):
                 seen = np.flatnonzero(mask[b, 0, node] == 0)
-                logits[b, r] = self.logits_of_rows(rows[seen, :4])
+                logits[b, r] = self.logits_of_rows(rows[seen, :5])
         return logits
 
     def logits_of_rows(self, rows: Float32Array) -> Float32Array:
-        """Logits (V,) of a node that sees these rows, float32 (n, 4): all of them, and where they are."""
+        """Logits (V,) of a node that sees these rows, float32 (n, 5): all of them, and where they are."""
         key = int.from_bytes(hashlib.sha256(np.ascontiguousarray(rows, np.float32).tobytes()).digest()[:8])
         values = np.random.Generator(np.random.Philox(key=key)).standard_normal(self.manifest.vocab_size)
         return (self.sharpness * values).astype(np.float32)
 
 
-def rows_of(token_ids: Sequence[int], images: Sequence[EncodedImage], num_prompt: int, axes: int = 3) -> Float32Array:
+def rows_of(given: Prompt, token_ids: Sequence[int], axes: int, seen_whole: str) -> Float32Array:
     """What a model reads of a text, written down token by token."""
-    rows, position, left, place = [], 0, list(images), 0
+    (prompt_ids, images), rows, position, place = given, list[list[float]](), 0, 0
+    left = list(images)
     while place < len(token_ids):
-        if place < num_prompt and token_ids[place] == IMAGE:
+        if place < len(prompt_ids) and token_ids[place] == IMAGE:
             seen = left.pop(0)
             for number, feature in enumerate(seen.features[:, 0]):
                 here = [position, position + number // seen.columns, position + number % seen.columns]
-                rows.append([feature, *(here if axes == 3 else [place + number] * 3)])
+                num_seen = len(seen.features) if seen_whole == "all" else number + 1
+                rows.append([feature, *(here if axes == 3 else [place + number] * 3), place + num_seen])
             place += len(seen.features)
             position = position + max(seen.rows, seen.columns) if axes == 3 else place
         else:
-            rows.append([token_ids[place], position, position, position])
+            rows.append([token_ids[place], position, position, position, place + 1])
             place, position = place + 1, position + 1
     return np.array(rows, np.float32)
 
 
-def reference(given: Prompt, config: GenerationConfig, axes: int = 3) -> list[int]:
+def reference(given: Prompt, config: GenerationConfig, axes: int = 3, seen_whole: str = "none") -> list[int]:
     """Plain decoding, without trees or cache."""
-    target, (prompt_ids, images) = SeeingTarget(seeing_manifest()), given
+    target, (prompt_ids, _) = SeeingTarget(seeing_manifest()), given
     texts = [token_id for token_id in prompt_ids if token_id != IMAGE]
     sampler = Sampler(config.sampling or SamplingConfig(), VOCAB_SIZE, texts)
     token_ids = list(prompt_ids)
     while len(token_ids) - len(prompt_ids) < config.max_tokens:
-        logits = target.logits_of_rows(rows_of(token_ids, images, len(prompt_ids), axes))
+        logits = target.logits_of_rows(rows_of(given, token_ids, axes, seen_whole))
         token_ids.append(chosen(sampler, logits, len(token_ids)))
     return token_ids[len(prompt_ids) :]
 
 
-def seeing_decoder(drafter: Drafter, max_batch: int = 4, chunk: int = 7, axes: int = 3) -> Decoder:
-    return Decoder(
-        SeeingTarget(seeing_manifest(axes=axes)), drafter, EngineConfig(max_batch=max_batch, prefill_chunk=chunk)
-    )
+def seeing_decoder(
+    drafter: Drafter, max_batch: int = 4, chunk: int = 7, axes: int = 3, seen_whole: str = "none"
+) -> Decoder:
+    target = SeeingTarget(seeing_manifest(axes=axes, seen_whole=seen_whole))
+    return Decoder(target, drafter, EngineConfig(max_batch=max_batch, prefill_chunk=chunk))
 
 
 def submit(decoder: Decoder, given: Prompt, config: GenerationConfig) -> Request:

@@ -64,7 +64,7 @@ def seeing_engine(folder: Path, max_context: int = 512, **config: Any) -> tuple[
     (folder / CHAT_TEMPLATE_NAME).write_text(TEMPLATE, "utf-8")
     files = {name: file_entry(folder / name) for name in (TOKENIZER_NAME, CHAT_TEMPLATE_NAME)}
     part = replace(images_part(), token_id=token_id)
-    manifest = replace(make_manifest(token_id + 1, max_context), head_dim=4, images=part, files=files)
+    manifest = replace(make_manifest(token_id + 1, max_context), head_dim=5, images=part, files=files)
     package = ModelPackage(folder, manifest)
     settings = EngineConfig(is_calibrated=False, **config)
     tokenizer, tower = Tokenizer.open(package, settings.is_text_literal), CountedTower()

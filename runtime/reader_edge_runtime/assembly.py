@@ -101,12 +101,7 @@ def keeping_prefixes(decoder: Decoder, package: ModelPackage, config: EngineConf
 def prompt_reader(package: ModelPackage, tokenizer: Tokenizer, target: Target, config: EngineConfig) -> PromptReader:
     """What reads prompts for a package's model, and images where it sees them."""
     part, max_context = package.manifest.images, package.manifest.max_context
-    is_seen_in_order = part is not None and part.sees_whole_image == "none"
-    encoder = (
-        None
-        if part is None or not is_seen_in_order
-        else ImageEncoder(part, lambda: open_vision(package, target, config))
-    )
+    encoder = None if part is None else ImageEncoder(part, lambda: open_vision(package, target, config))
     return PromptReader(tokenizer, max_context, encoder)
 
 

@@ -113,7 +113,8 @@ class Prefill:
     def _chunk_end(self, request: Request, length: int) -> int:
         size = self._chunk_tokens or self._scorer.target.prefill_chunk(length)
         size = min(size, _MOST_PROMPT_LOGITS) if request.is_reading_prompt else size
-        return self._slots.chunk_end(length, size, request.prefill_end)
+        end = self._slots.chunk_end(length, size, request.prefill_end)
+        return end if request.images is None else request.images.chunk_end(length, end)
 
     def _num_wanted_rows(self) -> int:
         """Rows of a prompt's end that the drafter would learn from; the first token is chosen from the last."""

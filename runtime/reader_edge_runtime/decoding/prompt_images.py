@@ -99,7 +99,31 @@ class PromptImages:
         self._positions = np.tile(np.arange(len(ids)), (3, 1))
         if about.position_axes == 3:
             _move_positions(self._positions, places, images)
+        self._starts, self._ends = self._seen_whole(places, images, about)
         self.shift = int(self._positions[0, -1]) - len(ids) + 1
+
+    def _seen_whole(
+        self, places: Int64Array, images: Sequence[EncodedImage], about: ImagesPart
+    ) -> tuple[Int64Array, Int64Array]:
+        """Where images begin and end that see all of themselves."""
+        if about.sees_whole_image == "none":
+            return places[:0], places[:0]
+        ends = np.cumsum([image.num_tokens for image in images])
+        return places[ends - [image.num_tokens for image in images]], places[ends - 1] + 1
+
+    def chunk_end(self, start: int, end: int) -> int:
+        """Where a chunk ends that is to end here: before an image that would see less than itself, or behind it."""
+        image_start, image_end = self._around(end)
+        return image_start if image_start > start else image_end
+
+    def usable(self, length: int) -> int:
+        """How many of so many tokens, whose rows are known, can be gone on from."""
+        return self._around(length)[0]
+
+    def _around(self, place: int) -> tuple[int, int]:
+        """Where the image begins and ends that sees all of itself around a place; the place itself where none does."""
+        found = np.flatnonzero((self._starts < place) & (place < self._ends))
+        return (int(self._starts[found[0]]), int(self._ends[found[0]])) if len(found) else (place, place)
 
     def graph_ids(self, token_ids: Sequence[int]) -> list[int]:
         """Ids that the graph takes in place of these."""
@@ -126,7 +150,10 @@ class PromptImages:
         if not len(named):
             return ImageRows(index, np.zeros((1, self._width), np.float32), positions)
         features = self._features(int(named[0]), int(named[-1]) + 1)
-        return ImageRows(np.where(index >= 0, index - named[0], -1), features, positions)
+        is_here = (self._starts >= start) & (self._ends <= end)
+        spans = np.stack([self._starts, self._ends], 1)[is_here] - start
+        seen_whole = [(first, last) for first, last in spans.tolist()]
+        return ImageRows(np.where(index >= 0, index - named[0], -1), features, positions, seen_whole)
 
     def load(self) -> None:
         """Have all features made that nobody has made yet. Raises ProviderError."""

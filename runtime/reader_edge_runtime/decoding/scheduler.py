@@ -81,7 +81,7 @@ class Scheduler:
         with self._slots.resizing():
             self._kv_budget.make_room([*self.running, request])
         self.prefilling = request
-        num_reused = self._slots.acquire(known, running)
+        num_reused = self._slots.acquire(known, running, request.images)
         if not request.num_output_tokens:
             request.stats.num_reused_tokens = num_reused
 

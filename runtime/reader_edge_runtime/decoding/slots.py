@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.decoding.prefix_cache import CHUNK, PrefixCache
+from reader_edge_runtime.decoding.prompt_images import PromptImages
 
 
 class KeptText(NamedTuple):
@@ -82,11 +83,11 @@ class Slots:
         idle[slot], idle[best] = idle[best], idle[slot]
         self.is_torn = False
 
-    def acquire(self, text: KeptText, running: Sequence[KeptText]) -> int:
+    def acquire(self, text: KeptText, running: Sequence[KeptText], images: PromptImages | None = None) -> int:
         """Give slot `num_running`, which is there, to a new sequence; returns how many of its first tokens it holds.
 
         running: the texts of the sequences in the first slots, whose rows are copied where they hold more of the text.
-        The last token is never reused: its logits are what decoding starts from.
+        The last token is never reused: its logits are what decoding starts from. images: those of the text.
         """
         self.is_torn = True
         self._fit()
@@ -101,6 +102,8 @@ class Slots:
         if self.prefixes is not None:
             num_reused = self.prefixes.load(self._cache, slot, text.token_ids, text.salt, num_reused)
             self._cache.checkpoint(slot)
+        while images is not None and images.usable(num_reused) < num_reused:
+            num_reused = self._cut(slot, images.usable(num_reused))
         parting = self._aligned(self._longest_shared)
         self._parting = parting if parting >= num_reused + _FAR else 0
         self.num_running += 1

@@ -12,7 +12,7 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.package.manifest import MASKED, Manifest
 from reader_edge_runtime.package.package_parts import ImagesPart
-from reader_edge_runtime.target import Pass
+from reader_edge_runtime.target import ImageRows, Pass
 
 Inputs = dict[str, npt.NDArray[np.generic]]
 
@@ -67,10 +67,14 @@ def prepare_inputs(cache: Cache, wanted: Pass, manifest: Manifest, min_rows: int
         "write_pos": np.array(lengths, np.int64) + before,
         "logit_rows": rows - before,
     }
+    if wanted.images is not None and manifest.images is not None and manifest.images.sees_whole_image == "all":
+        _open_images(mask, lengths[0], wanted.images)
     if manifest.has_states:
         inputs |= _recurrent_inputs(cache, wanted, num_nodes)
     if manifest.sliding_window is not None:
-        inputs["tree_mask_sliding"] = _windowed(mask, positions, lengths, manifest.sliding_window)
+        inputs["tree_mask_sliding"] = windowed = _windowed(mask, positions, lengths, manifest.sliding_window)
+        if wanted.images is not None:
+            _open_images(windowed, lengths[0], wanted.images)
     if manifest.images is not None:
         inputs |= _image_inputs(wanted, inputs["position_ids"], manifest.images)
     return inputs
@@ -95,6 +99,13 @@ def _recurrent_inputs(cache: Cache, wanted: Pass, num_nodes: int) -> Inputs:
         "num_kept": np.array([min(wanted.num_kept, len(tree)) for tree in wanted.trees], np.int64),
         "num_pending": np.array([cache.num_pending(slot) for slot in slots], np.int64),
     }
+
+
+def _open_images(mask: Float32Array, length: int, images: ImageRows) -> None:
+    """Let nodes of images that are seen whole see those behind them."""
+    for start, end in images.seen_whole:
+        own = mask[0, 0, start:end, length + start : length + end]
+        own[np.triu_indices(end - start, 1)] = 0.0
 
 
 def _image_inputs(wanted: Pass, positions: npt.NDArray[Any], images: ImagesPart) -> Inputs:

@@ -18,7 +18,7 @@ from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.package.manifest import EXACT_ATTENTIONS
-from reader_edge_runtime.target import Pass, Target
+from reader_edge_runtime.target import ImageRows, Pass, Target
 
 _PREFIX_LENS = (58, 5)  # the longer one lets wide passes cross 64 visible rows, where kernels change their blocks
 _PATH_LEN = 4
@@ -94,11 +94,10 @@ def _compare(target: Target) -> list[_Comparison]:
     token_ids = [int(i) for i in np.random.Generator(np.random.Philox(0)).integers(vocab_size, size=128)]
     prefix, path, others = token_ids[:prefix_len], token_ids[prefix_len:][:_PATH_LEN], token_ids[prefix_len + 8 :]
     cache = target.new_cache(1, prefix_len + 32)
-    target.forward(cache, Pass(0, [DraftTree.chain(prefix)], [[0]], num_kept=prefix_len))
-    cache.commit(0, list(range(prefix_len)))
+    _score_prefix(target, cache, prefix, 0)
     cache.checkpoint(0)
     reference = _single_passes(target, cache, path)
-    comparisons = []
+    comparisons = [] if target.manifest.images is None else [_compare_cut(target, prefix, path[0], reference[0])]
     for length, spacing in _forms(target.pass_sizes):
         tree, nodes = _scattered(path[:length], others, spacing)
         if len(tree) > room:
@@ -109,6 +108,36 @@ def _compare(target: Target) -> list[_Comparison]:
         difference = float(np.abs(logits - reference[:length]).max())
         comparisons.append(_Comparison(len(tree), length, num_equal, difference))
     return comparisons
+
+
+def _score_prefix(target: Target, cache: Cache, prefix: Sequence[int], start: int, end: int | None = None) -> None:
+    """Write the rows of a part of the prefix; where the model sees images, there is one of made-up features in it."""
+    end = len(prefix) if end is None else end
+    images, num_nodes = None, end - start
+    if (part := target.manifest.images) is not None:
+        first, last = len(prefix) // 2, len(prefix) - 1  # of the image, which the text goes on behind
+        features = np.random.Generator(np.random.Philox(1)).standard_normal((last - first, part.width), np.float32)
+        places = np.arange(start, end)
+        indices = np.where((first <= places) & (places < last), places - first, -1)
+        spans = (
+            [(first - start, last - start)] if part.sees_whole_image != "none" and start <= first < last <= end else []
+        )
+        images = ImageRows(indices, features, np.tile(places, (3, 1)), spans)
+    tree = DraftTree.chain(list(prefix[start:end]))
+    target.forward(cache, Pass(0, [tree], [[0]], num_kept=num_nodes, images=images))
+    cache.commit(0, list(range(num_nodes)))
+
+
+def _compare_cut(target: Target, prefix: Sequence[int], token_id: int, reference: Float32Array) -> _Comparison:
+    """What follows an image that was scored in two passes or, where it must be seen whole, without the text before."""
+    assert target.manifest.images is not None
+    cache = target.new_cache(1, len(prefix) + 32)
+    cut = len(prefix) // 2 + (target.manifest.images.sees_whole_image == "none")
+    _score_prefix(target, cache, prefix, 0, cut)
+    _score_prefix(target, cache, prefix, cut)
+    logits = _single_passes(target, cache, [token_id])[0]
+    is_equal = np.array_equal(logits, reference)
+    return _Comparison(1, 1, int(is_equal), float(np.abs(logits - reference).max()))
 
 
 def _forms(pass_sizes: Sequence[int]) -> list[tuple[int, int]]:

@@ -35,7 +35,7 @@ SIGLIP2_VISION = {**_SIGLIP, "model_type": "siglip2_vision_model", "num_patches"
 SIGLIP_VISION = {**_SIGLIP, "model_type": "siglip_vision_model", "image_size": 24}
 GEMMA4_VISION = {
     **{"hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 2, "patch_size": 4},
-    **{"num_key_value_heads": 2, "head_dim": 16, "position_embedding_size": 16, "standardize": True},
+    **{"num_key_value_heads": 2, "head_dim": 16, "position_embedding_size": 64, "standardize": True},
     "use_clipped_linears": True,
 }
 _QWEN_PROCESSOR = {"patch_size": 4, "size": {"shortest_edge": 256, "longest_edge": 4096}}

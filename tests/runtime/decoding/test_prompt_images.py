@@ -72,15 +72,15 @@ def test_the_id_of_an_images_token_tells_image_and_number() -> None:
     assert image_token_id(DOG.digest, 7) != token_id
 
 
-@pytest.mark.parametrize("axes", [1, 3])
+@pytest.mark.parametrize(("axes", "seen_whole"), [(1, "none"), (3, "none"), (1, "all")])
 @pytest.mark.parametrize("chunk", [3, 7, 64])
 @pytest.mark.parametrize(("temperature", "penalty"), [(0.0, 1.0), (0.9, 1.3)])
 def test_random_trees_change_no_token_beside_images_and_without(
-    axes: int, chunk: int, temperature: float, penalty: float
+    axes: int, seen_whole: str, chunk: int, temperature: float, penalty: float
 ) -> None:
     configs = configs_of(temperature, penalty)
-    expected = [reference(*each, axes) for each in zip(PROMPTS, configs, strict=True)]
-    decoder = seeing_decoder(RandomDrafter(VOCAB_SIZE, 12, 5), chunk=chunk, axes=axes)
+    expected = [reference(*each, axes, seen_whole) for each in zip(PROMPTS, configs, strict=True)]
+    decoder = seeing_decoder(RandomDrafter(VOCAB_SIZE, 12, 5), chunk=chunk, axes=axes, seen_whole=seen_whole)
     requests = [submit(decoder, *each) for each in zip(PROMPTS, configs, strict=True)]
     decoder.finish(*requests)
     assert [request.output_token_ids for request in requests] == expected
@@ -96,6 +96,18 @@ def test_another_image_under_the_same_text_takes_nothing_of_the_first() -> None:
         ((tokens, num_reused),) = decode(decoder, [PROMPTS[place]], [GREEDY])
         assert tokens == reference(PROMPTS[place], GREEDY)
         assert num_reused in (0, 3, len(PROMPTS[place][0]) - 1)
+
+
+def test_an_image_that_is_seen_whole_is_never_cut(tmp_path: Path) -> None:
+    start = [2, 3] * (CHUNK // 2 - 2)
+    for number, text in enumerate(([4, 1, 2] * 30, [1], [4, 1, 0])):
+        decoder = seeing_decoder(RandomDrafter(VOCAB_SIZE, 8, number), chunk=3, axes=1, seen_whole="all")
+        decoder.slots.prefixes = PrefixCache(PrefixFiles(tmp_path, 1 << 24), bytes(32), decoder.cache)
+        given = prompt(start, CAT, text)  # the files' first chunk ends within the image
+        ((tokens, num_reused),) = decode(decoder, [given], [GREEDY])
+        decoder.flush_prefixes()
+        assert tokens == reference(given, GREEDY, 1, "all")
+        assert num_reused == (0, len(start), len(start))[number]
 
 
 def test_what_retrieval_drafts_behind_images_changes_no_token_and_names_no_image() -> None:

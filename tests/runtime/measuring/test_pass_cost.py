@@ -21,6 +21,7 @@ from reader_edge_runtime.measuring.pass_cost import PassCost, measure_pass_cost
 from reader_edge_runtime.measuring.width_probe import WidthReport, probe_width, settle_width
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass, Target
+from tests.fake_images import SeeingTarget, seeing_manifest
 from tests.fake_target import FakeTarget, make_manifest
 
 
@@ -247,6 +248,22 @@ def test_single_rows_with_a_kernel_of_their_own_get_company() -> None:
     assert (target.min_rows, settled.min_rows) == (1, 2)
     plain = answers(settled, None)
     assert answers(settled, plain) == plain
+
+
+class CutImages(SeeingTarget):
+    """Other features in passes behind others."""
+
+    def logits_of(self, cache: Cache, wanted: Pass) -> Float32Array:
+        if wanted.images is not None and cache.lengths[0]:
+            wanted = wanted._replace(images=wanted.images._replace(features=wanted.images.features + 1))
+        return super().logits_of(cache, wanted)
+
+
+@pytest.mark.parametrize("seen_whole", ["none", "all"])
+def test_the_probe_sees_an_image_whose_rows_depend_on_where_passes_begin(seen_whole: str) -> None:
+    manifest = seeing_manifest(seen_whole=seen_whole)
+    assert probe_width(SeeingTarget(manifest)).is_invariant
+    assert probe_width(CutImages(manifest)).num_equal == probe_width(CutImages(manifest)).num_rows - 1
 
 
 def test_control_kernels_of_their_own_change_answers() -> None:

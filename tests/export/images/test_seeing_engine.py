@@ -1,0 +1,123 @@
+"""Engines of exported models that see: transformers' own logits behind two images, and drafts that change nothing."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoModelForImageTextToText
+
+from reader_edge_export import ExportOptions, export_model
+from reader_edge_runtime import Engine, EngineConfig, GenerationConfig, GenerationResult
+from reader_edge_runtime.arrays import Float32Array
+from reader_edge_runtime.decoding.request import Request
+from reader_edge_runtime.images.patches import prepare
+from reader_edge_runtime.package.images import ImageRules
+from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.text.conversation import Encodable
+from tests.export.images.seeing_models import EYES, build_seeing_model
+from tests.seeing_engine import add_tokens, picture
+from tests.tiny_models import change_config
+
+GREEDY = GenerationConfig(max_tokens=24, ignores_eos=True, wants_logprobs=True, num_top_logprobs=4)
+CAT, DOG = picture(1, 40, 24), picture(2, 16, 32)
+MARKS = {  # what stands for a token of an image, and what a template writes
+    "mistral3": ("[IMG]", "[IMG]"),
+    "lfm2_vl": ("<image>", "<image>"),
+    "gemma3": ("<image_soft_token>", "<start_of_image>"),
+    "gemma4": ("<|image|>", "<|image|>"),
+}
+QWEN = ("<|image_pad|>", "<|image_pad|>")
+BESIDE = ("[IMG_BREAK]", "[IMG_END]", "<start_of_image>", "<end_of_image>", "<|image>", "<image|>")
+TEMPLATE = (
+    "{%% for message in messages %%}{%% if message.content is string %%}{{ message.content }}"
+    "{%% else %%}{%% for part in message.content %%}{%% if part.type == 'image' %%}<v>%s</v>{%% else %%}{{ part.text }}"
+    "{%% endif %%}{%% endfor %%}{%% endif %%}{%% endfor %%}:"
+)
+
+
+def question(*images: Image.Image) -> Encodable:
+    parts = [{"type": "image", "image": image} for image in images]
+    return [{"role": "user", "content": [*parts, {"type": "text", "text": "the cat"}]}]
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Path]]:
+    """The folder of a tiny model that sees, and its package, by model_type."""
+    made: dict[str, tuple[Path, Path]] = {}
+
+    def folders(name: str) -> tuple[Path, Path]:
+        if name not in made:
+            folder, out = tmp_path_factory.mktemp("seeing"), tmp_path_factory.mktemp("packages") / "package"
+            build_seeing_model(name, folder)
+            placeholder, mark = MARKS.get(name.partition("-")[0], QWEN)
+            key = "image_token_index" if "image_token_index" in EYES[name].keys else "image_token_id"
+            change_config(folder, **{key: add_tokens(folder / "tokenizer.json", (*BESIDE, placeholder))})
+            (folder / "chat_template.jinja").write_text(TEMPLATE % mark)
+            export_model(folder, out, ExportOptions("fp32", check="none"))
+            made[name] = folder, out
+        return made[name]
+
+    return folders
+
+
+def bits_of(result: GenerationResult) -> tuple[object, ...]:
+    """Tokens, and what logits gave them to the bit."""
+    return result.token_ids, result.logprobs
+
+
+@pytest.mark.parametrize("name", EYES)
+def test_drafted_answers_about_images_are_plain_ones_beside_texts(
+    name: str, exported: Callable[[str], tuple[Path, Path]], tmp_path: Path
+) -> None:
+    _, package = exported(name)
+    prompts = [question(CAT), question(), question(DOG)]
+    if not name.startswith("gemma4"):  # whose images are enlarged, and fill the context
+        prompts += [question(CAT, DOG), question(DOG, CAT)]
+    plain = Engine.load(package, EngineConfig(is_calibrated=False, is_drafted=False))
+    expected = [bits_of(plain.generate(prompt, GREEDY)) for prompt in prompts]
+    assert len(set(expected)) == len(prompts)
+    plain.close()
+    with Engine.load(package, EngineConfig(is_calibrated=False, prefix_cache=tmp_path)) as engine:
+        assert engine.draft_permission.is_on
+        results = [result for _ in range(2) for result in engine.generate_batch(prompts, GREEDY)]
+        assert [bits_of(result) for result in results] == 2 * expected
+        assert sum(result.stats.num_accepted_tokens for result in results) > 0
+    with Engine.load(package, EngineConfig(is_calibrated=False, prefix_cache=tmp_path, prefill_chunk=5)) as engine:
+        assert [bits_of(result) for result in engine.generate_batch(prompts[::-1], GREEDY)] == expected[::-1]
+
+
+def test_logits_behind_images_are_those_of_transformers(exported: Callable[[str], tuple[Path, Path]]) -> None:
+    folder, package = exported("qwen3_5")
+    logits: list[Float32Array] = []
+
+    def keep(_: Request, row: Float32Array) -> None:
+        logits.append(row.copy())
+
+    with Engine.load(package, EngineConfig(is_calibrated=False)) as engine:
+        engine.decoder.on_logits = keep
+        answer, prompt = engine.generate(question(CAT, DOG), GREEDY), engine.encode_prompt(question(CAT, DOG))
+    images = ModelPackage.open(package).manifest.images
+    assert images is not None
+    whole = AutoModelForImageTextToText.from_pretrained(folder, attn_implementation="eager").eval()
+    text = torch.tensor([[*prompt, *answer.token_ids]])
+    pixels, grids = _pixels(images.rules)
+    with torch.no_grad():
+        wanted = whole(
+            input_ids=text,
+            pixel_values=pixels,
+            image_grid_thw=grids,
+            mm_token_type_ids=(text == images.token_id).long(),
+            use_cache=False,
+        ).logits[0, len(prompt) - 1 : -1]
+    np.testing.assert_allclose(np.stack(logits), wanted.numpy(), atol=1e-5 * float(wanted.abs().max()) + 1e-5)
+
+
+def _pixels(rules: ImageRules) -> tuple[torch.Tensor, torch.Tensor]:
+    """Patches, and rows and columns of them, as transformers takes them."""
+    parts = [part for image in (CAT, DOG) for part in prepare(np.asarray(image), rules)]
+    patches = np.concatenate([part.inputs["patches"] for part in parts])
+    sides = [[1, *(rules.merge_size * side for side in part.grid)] for part in parts]
+    return torch.from_numpy(patches), torch.tensor(sides)
