@@ -108,6 +108,9 @@ class Cache(ABC):
     def reserve_addresses(self, num_slots: int) -> None:
         """Prepare for so many slots where that takes no memory: growth will copy nothing, slots take what they hold."""
 
+    def check_free(self, first_idle: int, num_rows: int) -> None:  # noqa: B027 - others know nothing of what is free
+        """Raise ConfigError where memory is known to be short of so many rows for one of the slots from there on."""
+
     def extend(self, first_slot: int, num_slots: int, num_nodes: int) -> None:
         """Make room for what a pass writes: so many rows behind the committed ones of each of these slots."""
         self.reserve(self.num_slots, max(self.lengths[first_slot : first_slot + num_slots]) + num_nodes)

@@ -60,8 +60,9 @@ class KvBudget:
         cache, num_slots = self._cache, self._num_slots(len(requests))
         if not self._max_bytes:
             # Once for the whole prompt and some of the answer: growing copies.
-            num_rows = requests[-1].num_prompt_tokens + FIRST_CAPACITY
-            self._reserve(num_slots, min(num_rows, self._max_context))
+            num_rows = min(requests[-1].num_prompt_tokens + FIRST_CAPACITY, self._max_context)
+            cache.check_free(len(requests) - 1, num_rows)  # also where others' texts are as long
+            self._reserve(num_slots, num_rows)
             return
         needed = list(map(self._num_rows, requests))
         capacity = max(cache.capacity, *needed)

@@ -225,7 +225,13 @@ def test_a_text_that_cannot_fit_into_memory_is_refused_with_what_it_needs(monkey
     cache.extend(0, 1, 4000)
     monkeypatch.setattr(host_cache, "free_bytes", lambda: 10**7)
     cache.reserve(1, 4500)  # 4,000 rows are there
+    cache.reserve(2, 4500)
+    cache.extend(0, 1, 4000)
+    cache.check_free(0, 4500)
+    with pytest.raises(ConfigError, match=r"^4500 tokens need 0\.1 GB"):
+        cache.check_free(1, 4500)
     monkeypatch.setattr(host_cache, "free_bytes", lambda: None)
+    cache.check_free(1, 4500)
     cache.reserve(1, 32_768)
 
 

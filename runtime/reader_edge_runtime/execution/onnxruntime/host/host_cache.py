@@ -62,8 +62,17 @@ class HostCache(Cache):
 
     def reserve(self, num_slots: int, capacity: int) -> None:
         if capacity > self.capacity:
-            self._check_free(capacity)
+            self.check_free(0, capacity)
         super().reserve(num_slots, capacity)
+
+    def check_free(self, first_idle: int, num_rows: int) -> None:
+        """Pages are given until there are none to write, so what a text needs is compared with what is free."""
+        row_bytes, free = self._manifest.kv_row_bytes, free_bytes()
+        num_written = max(self._num_written[first_idle:], default=0)
+        if free is not None and (num_rows - num_written) * row_bytes > free:
+            gigabytes = f"{num_rows * row_bytes / 1e9:.1f} GB of KV cache ({self._manifest.kv_dtype})"
+            needed = f"{num_rows} tokens need {gigabytes}, and {free / 1e9:.1f} GB are free"
+            raise ConfigError(f"{needed}: shorten the prompt or end other programs.")
 
     def extend(self, first_slot: int, num_slots: int, num_nodes: int) -> None:
         super().extend(first_slot, num_slots, num_nodes)
@@ -161,14 +170,6 @@ class HostCache(Cache):
             return [KvSlab(group, num_slots, capacity, is_paged) for group in self._groups]
         except MemoryError:
             raise self._shortage(num_slots, capacity) from None
-
-    def _check_free(self, num_rows: int) -> None:
-        """Raise ConfigError where a text of so many rows cannot fit: pages are given until there are none to write."""
-        row_bytes, free = self._manifest.kv_row_bytes, free_bytes()
-        if free is not None and (num_rows - max(self._num_written)) * row_bytes > free:
-            gigabytes = f"{num_rows * row_bytes / 1e9:.1f} GB of KV cache ({self._manifest.kv_dtype})"
-            needed = f"{num_rows} tokens need {gigabytes}, and {free / 1e9:.1f} GB are free"
-            raise ConfigError(f"{needed}: shorten the prompt or end other programs.")
 
     def _shortage(self, num_slots: int, capacity: int) -> ConfigError:
         gigabytes = num_slots * capacity * self._manifest.kv_row_bytes / 1e9
