@@ -8,9 +8,11 @@ import pytest
 from benchmarks.agents.clock import Recorded, TurnTime, run_turn
 from benchmarks.agents.llama_cpp import ARMS, token_seconds
 from benchmarks.agents.record import chained
+from benchmarks.agents.recordings import long_turns
 from benchmarks.agents.replay import Replayed, replay, workspace_index
 from benchmarks.agents.session_script import PAGE, TASK, make_project, session_script
 from benchmarks.agents.sessions import FOLDER, KINDS, Turn, read_session
+from reader_edge.bench.recording import RecordedRequest, RecordedTurn
 from reader_edge_runtime import Engine
 from reader_edge_runtime.measuring.pass_cost import PassCost
 from tests.reader_edge.server.clients.edit_script import Json
@@ -63,6 +65,21 @@ def test_recorded_sessions_are_replayed_whole(client: str, engine: Engine) -> No
     whole = Replayed.total(found)
     assert whole.num_steps < 0.6 * whole.num_tokens
     assert whole.drafted_s < whole.plain_s
+
+
+def test_recorded_answers_are_counted_behind_long_texts_alone() -> None:
+    """Questions follow each other in one text until it is full; requests of several turns are texts of their own."""
+
+    def recorded(*turns: tuple[int, int]) -> RecordedRequest:
+        return RecordedRequest("x", [RecordedTurn([1] * prompt, [2] * output) for prompt, output in turns])
+
+    questions = [recorded((30, 10)) for _ in range(5)]
+    assert [len(turn.prompt) for turn in long_turns(questions, 60, 120)] == [70, 110, 70]
+    session = recorded((50, 10), (20, 10), (50, 10), (1, 1))
+    turns = list(long_turns([questions[0], session, questions[0]], 60, 120))
+    assert [(turn.kind, turn.prompt, turn.answer) for turn in turns] == [
+        ("x", [1] * 50 + [2] * 10 + [1] * 20, [2] * 10)
+    ]
 
 
 def test_a_real_models_passes_give_the_recorded_answer(demo_folder: Path) -> None:
