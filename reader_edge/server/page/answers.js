@@ -34,13 +34,13 @@ async function* eventsOf(response) {
   }
 }
 
-const kinds = new Map(); // of models: whether they chat, and the temperature that is recommended
+const kinds = new Map(); // of models: whether they chat and see, and the temperature that is recommended
 
 async function kindOf(model) {
   if (!kinds.has(model)) {
     const shown = await (await ask("api/show", { model })).json();
     const temperature = /^temperature\s+(\S+)/m.exec(shown.parameters)?.[1];
-    kinds.set(model, { isChat: shown.template !== "", temperature });
+    kinds.set(model, { isChat: shown.template !== "", sees: shown.capabilities.includes("vision"), temperature });
   }
   return kinds.get(model);
 }
@@ -51,9 +51,14 @@ async function requestOf(model, turns) {
   const body = { model, stream: true, stream_options: options, max_tokens: $("tokens").value ? Number($("tokens").value) : -1 };
   if ($("temperature").value) body.temperature = Number($("temperature").value);
   else if (temperature === undefined) body.temperature = 0; // nothing is recommended
-  if (isChat) body.messages = turns.map(({ role, text }) => ({ role, content: text }));
+  if (isChat) body.messages = turns.map((turn) => ({ role: turn.role, content: contentOf(turn) }));
   else body.prompt = turns.at(-1).text;
   return [isChat ? "v1/chat/completions" : "v1/completions", body];
+}
+
+function contentOf({ text, pictures }) {
+  if (!pictures) return text;
+  return [...pictures.map((url) => ({ type: "image_url", image_url: { url } })), { type: "text", text }];
 }
 
 function waitingFor({ model_loading: model, prompt_progress: prompt }) {

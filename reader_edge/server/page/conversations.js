@@ -20,7 +20,8 @@ function keepConversation(conversation) {
   conversation.changed = Date.now();
   conversation.title = conversation.turns[0].text.trim().slice(0, 60);
   try {
-    localStorage.setItem(KEPT + conversation.id, JSON.stringify(conversation));
+    const text = JSON.stringify(conversation, (key, value) => (key === "pictures" ? undefined : value)); // a store has 5 MB
+    localStorage.setItem(KEPT + conversation.id, text);
     return "";
   } catch (error) {
     const isFull = error.name === "QuotaExceededError";

@@ -10,6 +10,7 @@ function showTurn(turn) {
 }
 
 function showQuestion(article, turn) {
+  drawPictures(article, turn);
   make("p", article, "question", turn.text);
   const actions = make("div", article, "actions");
   button(actions, "Copy", (from) => copy(turn.text, from));
@@ -53,7 +54,7 @@ function edit(article, turn) {
   const send = () => {
     if (!field.value.trim() || running) return;
     cut(turn);
-    submit(field.value);
+    submit(field.value, turn.pictures);
   };
   button(actions, "Send", send);
   button(actions, "Cancel", () => { show(); toText(); });
@@ -77,8 +78,8 @@ function regenerate(turn) {
   answer();
 }
 
-function submit(text) {
-  const turn = { role: "user", text };
+function submit(text, pictures = []) {
+  const turn = { role: "user", text, ...(pictures.length && { pictures, numPictures: pictures.length }) };
   if (!conversation.turns.length) $("talk").replaceChildren();
   conversation.turns.push(turn);
   showTurn(turn);
@@ -224,7 +225,8 @@ async function findModels() {
 
 async function pick(model) {
   $("model").value = model;
-  const { isChat, temperature } = await kindOf(model);
+  const { isChat, sees, temperature } = await kindOf(model);
+  $("attach").hidden = !sees;
   $("text").placeholder = isChat ? "Ask something" : "A text to continue (this is not a chat model)";
   $("temperature").placeholder = temperature ?? "0";
 }
@@ -245,7 +247,7 @@ function send() {
   const text = $("text").value;
   if (!text.trim() || running) return;
   $("text").value = "";
-  submit(text);
+  submit(text, takePictures());
 }
 
 // A control whose value is kept, and what it changes.
@@ -264,6 +266,18 @@ $("new").onclick = () => open(newConversation());
 $("delete-all").onclick = () => remove(keptConversations());
 $("menu").onclick = () => toggleSide(!$("side").classList.contains("open"));
 $("talk").onclick = () => { toggleSide(false); $("settings").open = false; };
+$("attach").onclick = () => $("files").click();
+$("files").onchange = () => { addPictures($("files").files).catch(() => {}); $("files").value = ""; };
+$("text").onpaste = (event) => {
+  if (!event.clipboardData.files.length) return;
+  event.preventDefault();
+  addPictures(event.clipboardData.files).catch(() => {});
+};
+addEventListener("dragover", (event) => event.preventDefault());
+addEventListener("drop", (event) => {
+  event.preventDefault();
+  if (event.dataTransfer.files.length) addPictures(event.dataTransfer.files).catch(() => {});
+});
 $("text").onkeydown = (event) => { if (isSend(event)) send(); };
 $("key").onchange = () => findModels().catch(() => {});
 $("model").onchange = () => {

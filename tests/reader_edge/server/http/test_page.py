@@ -29,7 +29,7 @@ def test_it_is_one_file_that_may_only_run_its_own_scripts_and_ask_its_own_server
     assert policy["connect-src"] == "'self'"
     assert policy["img-src"] == "data:"
     assert policy["require-trusted-types-for"] == "'script'"
-    for kind, num_elements in {"script": 7, "style": 1}.items():
+    for kind, num_elements in {"script": 8, "style": 1}.items():
         contents = re.findall(f"<{kind}>(.*?)</{kind}>", page.text, re.DOTALL)
         digests = [base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in contents]
         assert policy[f"{kind}-src"] == " ".join(f"'sha256-{each}'" for each in digests)
@@ -41,7 +41,7 @@ def test_it_is_one_file_that_may_only_run_its_own_scripts_and_ask_its_own_server
 
 def test_its_own_scripts_write_no_html_and_name_no_address() -> None:
     scripts = {path.name: path.read_text("utf-8") for path in OWN}
-    assert len(scripts) == 5
+    assert len(scripts) == 6
     text = "".join(scripts.values()).replace("http://www.w3.org/2000/svg", "")
     assert not re.search(r"https?://|innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b", text)
 
@@ -53,7 +53,7 @@ def test_wheels_have_all_that_it_is_made_of_with_its_licences() -> None:
     assert [path.name for path in FOLDER.iterdir() if path.suffix and ignored.match_file(path.relative_to(ROOT))] == []
     page = (FOLDER / "page.html").read_text("utf-8")
     named = re.findall(r'(?:src|href)="([\w.]+\.(?:js|css))"', page)
-    assert len(named) == 8
+    assert len(named) == 9
     assert [name for name in named if not (FOLDER / name).is_file()] == []
     licences = FOLDER / "README.md"
     assert licences.relative_to(ROOT).as_posix() in project["project"]["license-files"]

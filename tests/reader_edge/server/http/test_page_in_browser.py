@@ -1,6 +1,7 @@
 """The page at `/` in a browser: what its user sees and does, and what a model's text cannot do there."""
 
 import asyncio
+import base64
 import json
 import re
 import shutil
@@ -18,6 +19,7 @@ from reader_edge_runtime import AsyncEngine
 from tests.reader_edge.server.conftest import LIMIT_S, Served
 from tests.reader_edge.server.http.test_page import KEY
 from tests.scripted_target import scripted_engine
+from tests.seeing_engine import picture, png, seeing_engine
 
 MARKDOWN = """# Means
 
@@ -78,6 +80,15 @@ def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a server whose answers are written above."""
     engine = AsyncEngine(scripted_engine(script, tmp_path_factory.mktemp("scripted")))
     with address_of(Served(engine, ServerSettings("scripted"))) as address:
+        yield address
+    asyncio.run(engine.close(cancels=True))
+
+
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server whose model sees images."""
+    engine = AsyncEngine(seeing_engine(tmp_path_factory.mktemp("seeing"))[0])
+    with address_of(Served(engine, ServerSettings("seeing", max_tokens=5))) as address:
         yield address
     asyncio.run(engine.close(cancels=True))
 
@@ -368,3 +379,56 @@ def test_all_that_can_be_used_has_a_name_and_is_reached_by_keys(tab: Tab) -> Non
     assert tab.page.evaluate("document.activeElement.id") == "text"
     tab.page.keyboard.press("Shift+Tab")
     assert tab.page.evaluate("document.activeElement.textContent") == "Regenerate"
+
+
+# As a browser has it where a user pastes or drops files.
+GIVEN = """([kind, place, data, type]) => {
+    const given = new DataTransfer();
+    given.items.add(new File([Uint8Array.from(atob(data), (each) => each.charCodeAt(0))], "a", {type}));
+    const how = {bubbles: true, cancelable: true};
+    const event = kind === "paste" ? new ClipboardEvent(kind, {...how, clipboardData: given})
+                                   : new DragEvent(kind, {...how, dataTransfer: given});
+    document.querySelector(place).dispatchEvent(event);
+}"""
+
+
+def test_pictures_are_chosen_pasted_or_dropped_and_sent_with_their_message(browser: Any, seeing: str) -> None:
+    tab = Tab(browser, seeing)
+    page, expect = tab.page, tab.expect
+    sent: list[Any] = []
+    page.on("request", lambda request: sent.append(request.post_data_json) if "/chat/" in request.url else None)
+    files = [png(picture(seed)) for seed in (1, 2, 3)]
+    data = [base64.b64encode(each).decode() for each in files]
+    small = page.locator("#pictures .picture")
+    expect(page.locator("#attach")).to_be_visible()
+    page.set_input_files("#files", [{"name": "a.png", "mimeType": "image/png", "buffer": files[0]}])
+    expect(small).to_have_count(1)
+    page.evaluate(GIVEN, ["paste", "#text", data[1], "image/png"])
+    expect(small).to_have_count(2)
+    page.evaluate(GIVEN, ["drop", "body", data[2], "image/png"])
+    expect(small).to_have_count(3)
+    page.evaluate(GIVEN, ["drop", "body", data[2], "image/tiff"])
+    expect(page.locator("#pictures")).to_contain_text("Pictures are PNG, JPEG, WebP, GIF or BMP.")
+    page.click("[aria-label='Leave out picture 2']")
+    expect(small).to_have_count(2)
+    tab.send("What are they?")
+    expect(small).to_have_count(0)
+    expect(page.locator(".user .picture")).to_have_count(2)
+    tab.send("And now?", 2)
+    urls = [{"url": f"data:image/png;base64,{data[number]}"} for number in (0, 2)]
+    parts = [{"type": "image_url", "image_url": url} for url in urls]
+    first = {"role": "user", "content": [*parts, {"type": "text", "text": "What are they?"}]}
+    assert [each["messages"][0] for each in sent] == [first] * 2
+    assert sent[1]["messages"][2] == {"role": "user", "content": "And now?"}
+    page.reload()
+    expect(page.locator(".user").first).to_contain_text("2 pictures, which are not kept")
+    assert tab.troubles == []
+    page.context.close()
+
+
+def test_a_model_of_texts_gets_no_pictures(tab: Tab) -> None:
+    tab.page.evaluate(GIVEN, ["paste", "#text", base64.b64encode(png(picture(1))).decode(), "image/png"])
+    tab.expect(tab.page.locator("#pictures")).to_contain_text("This model reads texts alone.")
+    tab.expect(tab.page.locator("#attach")).to_be_hidden()
+    tab.send("Hello")
+    tab.expect(tab.page.locator(".user .picture")).to_have_count(0)
