@@ -19,6 +19,7 @@ from reader_edge_export.sources.blank_model import built_config, make_plain, wit
 from reader_edge_export.sources.folder.folder_weights import weights_of
 from reader_edge_export.sources.folder.stored_tensors import stored_tensors
 from reader_edge_export.sources.image_part import ImagePart
+from reader_edge_export.sources.quantized.packing import FLOATS
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.trace.tracing import named_matrices
 from reader_edge_export.trace.tree_config import TRACE_OPSET
@@ -48,6 +49,12 @@ def open_tower(images: ImagePart, text: PretrainedConfig, text_width: int) -> So
         )
     named = {_own_name(name): tensor for name, tensor in stored_tensors(folder).items()}
     tensors = {name: tensor for name, tensor in named.items() if name.partition(".")[0] in images.family.modules}
+    odd = next((tensor for tensor in tensors.values() if tensor.dtype not in FLOATS), None)
+    if odd is not None:
+        raise ExportError(
+            f"'{folder}' holds {odd.name!r:.80} as {odd.dtype}, which is read of text models alone: export the model "
+            "without its images (--no-images)."
+        )
     source = SourceModel(tower, weights_of(folder, tower, tensors))
     _read_odd_weights(source)
     tower.make_plain()

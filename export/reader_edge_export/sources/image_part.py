@@ -127,7 +127,10 @@ def _vision_args(family: ImageFamily, vision: object) -> dict[str, Any]:
             f"The vision_config is that of a {found!r:.80}, of which {family.vision_type} can be exported: {_REMEDY}."
         )
     checked = {**vision, "model_type": family.vision_type}
-    check_keys(checked)
+    try:
+        check_keys(checked)
+    except UnsupportedArchitectureError as error:
+        raise UnsupportedArchitectureError(f"{str(error).removesuffix('.')}, or {_REMEDY}.") from None
     num_layers = next((checked[key] for key in _DEPTHS if key in checked), 1)
     if num_layers > _MAX_LAYERS:
         raise ExportError(f"vision_config has {num_layers} layers, and {_MAX_LAYERS} at most: fetch the model again.")

@@ -23,7 +23,7 @@ _IMAGE_KEYS = (  # of config.json, of sounds too
     *("eoi_token_id", "mm_tokens_per_image", "projector_hidden_act", "multimodal_projector_bias"),
     *("spatial_merge_size", "vision_feature_layer", "video_token_id", "vision_start_token_id", "vision_end_token_id"),
     *("audio_config", "audio_token_id", "boa_token_id", "eoa_token_id", "eoa_token_index"),
-    *("vision_soft_tokens_per_image",),
+    *("vision_soft_tokens_per_image", "language_model_only"),
     *("downsample_factor", "projector_hidden_size", "projector_bias", "projector_use_layernorm", "encoder_patch_size"),
     *("do_image_splitting", "min_tiles", "max_tiles", "tile_size", "use_thumbnail", "use_image_special_tokens"),
     *("min_image_tokens", "max_image_tokens", "max_pixels_tolerance", "max_num_patches"),

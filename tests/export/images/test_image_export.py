@@ -1,6 +1,7 @@
 """A package's eyes: what comes along with which options, and what is refused before weights are read."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from reader_edge_runtime.package.manifest import GRAPH_NAME, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.package.package_parts import VISION_GRAPH_NAME
 from tests.export.images.seeing_models import IMAGE_ID, build_seeing_model
+from tests.export.sources.quantized.test_float_formats import WRITERS, quantize
 from tests.tiny_models import change_config
 
 
@@ -27,8 +29,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def spoilt(tmp_path: Path) -> Path:
-    return build_seeing_model("qwen3_5", tmp_path / "spoilt")
+def spoilt(model: Path, tmp_path: Path) -> Path:
+    """A copy that a test may spoil."""
+    return Path(shutil.copytree(model, tmp_path / "spoilt"))
 
 
 def exported(folder: Path, out: Path, options: ExportOptions) -> tuple[Manifest, tuple[str, ...]]:
@@ -64,7 +67,7 @@ def test_a_folder_that_does_not_say_how_pixels_are_read_is_its_text_model(spoilt
     [
         ({"vision_config": 5}, "vision_config as 5: it must be an object"),
         ({"vision_config": {"model_type": "other_vision"}}, "that of a 'other_vision', of which qwen3_5_vision"),
-        ({"vision_config": {"whitening": 1}}, "'whitening' to 1, which a qwen3_5_vision model is not known to read"),
+        ({"vision_config": {"whitening": 1}}, "'whitening' to 1, which a qwen3_5_vision .*--no-images"),
         ({"vision_config": {"deepstack_visual_indexes": [1]}}, "'deepstack_visual_indexes'"),
         ({"vision_config": {"depth": 10**6}}, "1000000 layers, and 1024 at most"),
         ({"vision_config": {"patch_size": [4, 4]}}, "patch_size"),
@@ -98,6 +101,21 @@ def test_weights_that_do_not_fit_are_refused(
     save_file(weights | ({} if value is None else {name: value}), spoilt / "model.safetensors", {"format": "pt"})
     with pytest.raises(ReaderEdgeError, match=words):
         export_model(spoilt, tmp_path / "out", ExportOptions("fp32", check="none"))
+
+
+def test_eyes_are_read_beside_a_text_model_in_fp8_but_not_in_fp8(tmp_path: Path) -> None:
+    """As Ministral 3 is published: its text model in FP8 with one scale for a matrix, the rest in BF16."""
+    folder = build_seeing_model("mistral3", tmp_path / "model")
+    eyes = {name: value for name, value in load_file(folder / "model.safetensors").items() if "language" not in name}
+    quantize(folder, Path(shutil.copytree(folder, tmp_path / "plain")), WRITERS["fp8 with one scale"])
+    with pytest.raises(ReaderEdgeError, match="as F8_E4M3, which is read of text models alone"):
+        export_model(folder, tmp_path / "out", ExportOptions("fp32", check="none"))
+    weights = load_file(folder / "model.safetensors")
+    texts = {name: value for name, value in weights.items() if not name.startswith("vision_tower")}
+    save_file(texts | eyes, folder / "model.safetensors", {"format": "pt"})
+    manifest, left_out = exported(folder, tmp_path / "out", ExportOptions("fp32", check="none"))
+    assert manifest.images is not None
+    assert left_out == ()
 
 
 def test_features_of_another_width_are_refused(spoilt: Path, tmp_path: Path) -> None:
