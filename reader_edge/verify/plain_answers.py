@@ -9,6 +9,8 @@ from reader_edge.verify.variants import WIDEST_BATCH, Variant
 from reader_edge_runtime import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.acceptance import EXACT, AcceptanceRule
 from reader_edge_runtime.assembly import make_decoder
+from reader_edge_runtime.decoding.prefix_cache import PrefixCache
+from reader_edge_runtime.decoding.prefix_files import PrefixFiles
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.generation_config import chosen_sampling
 from reader_edge_runtime.package.manifest import Manifest
@@ -47,7 +49,10 @@ def _behind_others(prompts: Sequence[tuple[int, ...]], which: int, length: int) 
 
 
 class PlainAnswers:
-    """Each answer is decoded when it is first requested, and kept. num_tokens: decoded so far, in all."""
+    """Each answer is decoded when it is first requested, and kept.
+
+    num_tokens: decoded so far, in all. prefixes: where rows of prompts are kept and found; None for nowhere.
+    """
 
     def __init__(
         self,
@@ -60,6 +65,7 @@ class PlainAnswers:
         """acceptance: what the answers that are compared with these are decoded by."""
         self.max_tokens = max_tokens
         self.num_tokens = 0
+        self.prefixes: PrefixFiles | None = None
         self._target = target
         self._config = config
         self._prompts = prompts
@@ -92,6 +98,8 @@ class PlainAnswers:
         """An answer with its tokens. Raises what its request failed of."""
         config = replace(self._config, max_batch=1, prefill_chunk=requested.chunk or self._config.prefill_chunk)
         decoder = make_decoder(self._target, RetrievalDrafter(DraftConfig()).wait(), config)
+        if self.prefixes is not None:
+            decoder.slots.prefixes = PrefixCache(self.prefixes, b"", decoder.cache)
         digests: list[bytes] = []
         decoder.on_logits = lambda _, row: digests.append(digest(row))
         request = decoder.submit(requested.prompt, replace(requested.config, is_drafted=False, acceptance=EXACT))
@@ -102,6 +110,7 @@ class PlainAnswers:
             decoder.cancel(request)
         if request.error is not None:
             raise request.error
+        decoder.flush_prefixes()
         token_ids = request.output_token_ids
         config_of_answer = requested.config if is_whole else replace(requested.config, max_tokens=len(token_ids))
         return replace(requested, config=config_of_answer, token_ids=token_ids, digests=digests, is_whole=is_whole)

@@ -62,7 +62,8 @@ def prove(
     further: sources beside those that every engine has; each gets runs of its own, and several get runs together.
     budget: None takes all the time there is. An interrupt ends the proof early, and what was covered is reported.
     acceptance: what drafted answers are decoded by. past: about how many tokens stand before each answer, texts of
-    other questions before its own; where the context holds fewer, answers go on to its end. Raises PromptError,
+    other questions before its own; where the context holds fewer, answers go on to its end. Each such prompt is scored
+    once, and further answers to it take its rows from files, as of a prefix cache. Raises PromptError,
     ConfigError, or ProofError for a rule that is not exact, and where no draft was verified.
     """
     if engine.rule is not None:
@@ -80,10 +81,13 @@ def prove(
     watched = budget or TimeBudget(), listener or ProofListener()
     prover = _Prover(engine, prompts, max_tokens, further, *watched, acceptance)
     refusal, is_interrupted = prover.refusal(), False
-    try:
-        prover.cover()
-    except KeyboardInterrupt:
-        is_interrupted = True
+    with tempfile.TemporaryDirectory(prefix="reader-edge-verify-") as folder:
+        if past and prover.are_prefixes_kept:
+            prover.keep_prefixes(PrefixFiles(Path(folder), _PREFIX_BYTES))
+        try:
+            prover.cover()
+        except KeyboardInterrupt:
+            is_interrupted = True
     report = prover.report(tuple(questions), refusal, is_interrupted)
     if report.num_drafted == 0 and report.counts.divergences == 0:
         if is_interrupted:
@@ -117,13 +121,19 @@ class _Prover:
         self.plain = PlainAnswers(self.target, engine.decoder.config, prompts, max_tokens, acceptance)
         self.drafters = DrafterMaker(engine, further)
         cache = engine.decoder.cache
-        usual, others = settings(list(self.drafters.further), cache.has_all_rows and cache.has_host_rows)
+        self.are_prefixes_kept = cache.has_all_rows and cache.has_host_rows
+        usual, others = settings(list(self.drafters.further), self.are_prefixes_kept)
         # Short prompts first: of little time, less goes into what is the same in every way.
         self.jobs = schedule(usual, others, sorted(range(len(prompts)), key=lambda i: len(prompts[i])))
         self.tallies = {setting: Tally(setting) for setting in (*usual, *others)}
+        self.prefixes: PrefixFiles | None = None
         self.longest_text = 0
         self.num_done = 0
         self.is_begun = False
+
+    def keep_prefixes(self, files: PrefixFiles) -> None:
+        """Score prompts once."""
+        self.prefixes = self.plain.prefixes = files
 
     @property
     def num_answers(self) -> int:
@@ -213,6 +223,8 @@ class _Prover:
         drafter = shared.drafter(job.setting)
         decoder = make_trial_decoder(target, drafter, config, planner, self.engine.width_report)
         decoder.prefill_budget.limit = chunk or None
+        if self.prefixes is not None:
+            decoder.slots.prefixes = PrefixCache(self.prefixes, b"", decoder.cache)
         is_over = self._is_over(end)
         cut: list[Arrival] | None = None
         with tempfile.TemporaryDirectory(prefix="reader-edge-verify-") as folder:

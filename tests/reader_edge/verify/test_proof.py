@@ -7,6 +7,7 @@ import pytest
 
 from reader_edge.prompts import EvalPrompt
 from reader_edge.verify.drafters import HostileSource
+from reader_edge.verify.plain_answers import behind_long_texts
 from reader_edge.verify.proof import ProofListener, prove
 from reader_edge.verify.result import ProofReport
 from reader_edge.verify.variants import (
@@ -257,20 +258,26 @@ def test_answers_that_meet_the_context_limit_are_compared_to_their_end(package: 
     assert report.runs[0].counts.tokens_compared < 24
 
 
+def test_prompts_stand_behind_those_of_others_as_far_as_the_context_goes() -> None:
+    prompts = [(1, 2), (3, 4, 5)]
+    assert behind_long_texts(prompts, 0, 300, 12) == prompts
+    first, second = behind_long_texts(prompts, 200, 300, 12)
+    assert (len(first), len(second)) == (200, 199)  # a ragged batch
+    assert (first[:6], first[-2:]) == ((1, 2, 3, 4, 5, 1), prompts[0])
+    assert (second[:6], second[-3:]) == ((3, 4, 5, 1, 2, 3), prompts[1])
+    assert [len(each) for each in behind_long_texts(prompts, 1 << 20, 300, 12)] == [294, 293]
+
+
 @pytest.mark.usefixtures("few_drafters")
-@pytest.mark.parametrize(("past", "longest_text"), [(200, 200 + 12), (1 << 20, 300)])
-def test_answers_behind_long_texts_are_compared_to_the_end_of_the_context(
-    past: int, longest_text: int, package: PackageCopy
-) -> None:
+def test_answers_are_compared_to_the_end_of_the_context_and_their_prompts_scored_once(package: PackageCopy) -> None:
     """Of a context of 300 tokens, whose end cuts 12 tokens to 6 and one more for each of the further prompts."""
     package.change_manifest(max_context=300)
-    report = prove(Engine.load(package.folder, EngineConfig(is_calibrated=False)), QUESTIONS, 12, past=past)
+    report = prove(Engine.load(package.folder, EngineConfig(is_calibrated=False)), QUESTIONS, 12, past=1 << 20)
     assert report.is_promise_kept
-    assert report.longest_text == longest_text
-    num_tokens = 12 + 12 + 12 if past == 200 else 6 + 7 + 8
+    assert report.longest_text == 300
     at_once = [run for run in report.runs if not run.setting.variant.is_arriving]
-    assert {run.counts.tokens_compared for run in at_once} == {num_tokens}
-    assert report.num_drafted > num_tokens
+    assert {run.counts.tokens_compared for run in at_once} == {6 + 7 + 8}
+    assert report.num_drafted > 6 + 7 + 8
 
 
 def test_a_rule_of_acceptance_that_is_not_exact_is_refused_by_name(engine: Engine) -> None:
