@@ -9,13 +9,13 @@ from tests.conftest import ROOT
 
 CEILINGS = {  # lines of a room, raised only in the commit that says why
     "runtime": ("*.py", 31_972),  # long contexts; images; infill; embeddings; hostile; depth; first use; signatures
-    "export": ("*.py", 21_909),  # images; embeddings; first use; split files; floats of 4 and 8 bits; IQ4
+    "export": ("*.py", 21_920),  # images; embeddings; first use; split files; floats of 4 and 8 bits; IQ4
     "reader_edge": ("*.py", 20_518),  # long contexts; budgets; infill; embeddings; first use; split files; signatures
     "wings": ("*.py", 3_650),
     "native": ("*", 9_000),
     "tests": (
         "*.py",
-        74_443,
+        74_450,
     ),  # long contexts; images; first use; split files; llama-server; rare weights; floats of 4 and 8 bits; IQ4
     "reader_edge/server": ("*.py", 8_426),  # images; kept responses; budgets; infill; models go; embeddings; first use
     "reader_edge/bench": ("*.py", 1_350),

@@ -92,20 +92,30 @@ def attending(tower: torch.nn.Module, implementation: str) -> Iterator[None]:
 
 
 def trace_tower(source: SourceModel, graph: Path) -> None:
-    """Write a tower, the skeleton of its source, with its markers to `graph`."""
+    """Write a tower, the skeleton of its source, with its markers to `graph`.
+
+    Raises ExportError where its config's sizes do not fit each other.
+    """
     tower = cast(Tower, source.skeleton)
     example = tower.example(*_EXAMPLE)
-    with torch.no_grad(), named_matrices(source), attending(tower, ATTENTION_NAME):
-        torch.onnx.export(
-            tower,
-            tuple(example[name] for name in tower.names),
-            graph,
-            input_names=list(tower.names),
-            output_names=[FEATURES],
-            dynamic_axes={**{name: {0: "P"} for name in tower.names if name != "pixels"}, FEATURES: {0: "L"}},
-            opset_version=TRACE_OPSET,
-            dynamo=False,  # the markers are TorchScript's
-        )
+    try:
+        with torch.no_grad(), named_matrices(source), attending(tower, ATTENTION_NAME):
+            torch.onnx.export(
+                tower,
+                tuple(example[name] for name in tower.names),
+                graph,
+                input_names=list(tower.names),
+                output_names=[FEATURES],
+                dynamic_axes={**{name: {0: "P"} for name in tower.names if name != "pixels"}, FEATURES: {0: "L"}},
+                opset_version=TRACE_OPSET,
+                dynamo=False,  # the markers are TorchScript's
+            )
+    except (RuntimeError, ValueError, IndexError) as reason:  # PyTorch's, of sizes that cannot be
+        words = " ".join(str(reason).split())
+        raise ExportError(
+            f"The vision_config of config.json describes what cannot be computed ({words:.200}): correct it, or export "
+            "the model without its images (--no-images)."
+        ) from reason
 
 
 def write_tower(traced: Path, folder: Path, source: SourceModel, progress: Progress) -> dict[str, FileEntry]:

@@ -228,7 +228,8 @@ class Gemma4Tower(Tower):
 
     def example(self, num_rows: int, num_columns: int) -> Mapping[str, torch.Tensor]:
         num_patches = num_rows * num_columns * self.vision.pooling_kernel_size**2
-        return {"patches": drawn(num_patches, 3 * self.vision.patch_size**2), "positions": numbered(num_patches)}
+        positions = numbered(num_patches) % self.vision.position_embedding_size
+        return {"patches": drawn(num_patches, 3 * self.vision.patch_size**2), "positions": positions}
 
 
 def drawn(*sizes: int) -> torch.Tensor:

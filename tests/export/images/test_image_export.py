@@ -118,10 +118,17 @@ def test_eyes_are_read_beside_a_text_model_in_fp8_but_not_in_fp8(tmp_path: Path)
     assert left_out == ()
 
 
-def test_features_of_another_width_are_refused(spoilt: Path, tmp_path: Path) -> None:
-    vision = json.loads((spoilt / "config.json").read_text())["vision_config"] | {"out_hidden_size": 48}
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ({"out_hidden_size": 48}, "features of 48 numbers to a text model of 64"),
+        ({"num_heads": 5}, r"what cannot be computed \(.*--no-images"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(sizes: dict[str, int], words: str, spoilt: Path, tmp_path: Path) -> None:
+    vision = json.loads((spoilt / "config.json").read_text())["vision_config"] | sizes
     change_config(spoilt, vision_config=vision)
-    with pytest.raises(ReaderEdgeError, match="features of 48 numbers to a text model of 64"):
+    with pytest.raises(ReaderEdgeError, match=words):
         export_model(spoilt, tmp_path / "out", ExportOptions("fp32", check="none"))
 
 
