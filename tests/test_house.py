@@ -15,7 +15,7 @@ CEILINGS = {  # lines of a room, raised only in the commit that says why
     "native": ("*", 9_000),
     "tests": (
         "*.py",
-        74_450,
+        74_497,
     ),  # long contexts; images; first use; split files; llama-server; rare weights; floats of 4 and 8 bits; IQ4
     "reader_edge/server": ("*.py", 8_426),  # images; kept responses; budgets; infill; models go; embeddings; first use
     "reader_edge/bench": ("*.py", 1_350),

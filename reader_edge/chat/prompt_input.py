@@ -76,9 +76,7 @@ class PromptInput:
         if self.images and (text is None or self.raw):
             raise click.UsageError("--image needs a prompt and the chat template: give -p, and leave --raw out.")
         if self.images and keeps_messages:
-            raise click.UsageError(
-                "Sessions and servers get texts alone: leave --image out, or --session and --server."
-            )
+            raise click.UsageError("Images go with neither --session nor --server: leave --image out.")
 
     def with_images(self, prompt: "Encodable") -> "Encodable":
         """A prompt with the images that are given, if any, before its last text."""

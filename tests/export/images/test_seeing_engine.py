@@ -85,6 +85,10 @@ def test_drafted_answers_about_images_are_plain_ones_beside_texts(
         results = [result for _ in range(2) for result in engine.generate_batch(prompts, GREEDY)]
         assert [bits_of(result) for result in results] == 2 * expected
         assert sum(result.stats.num_accepted_tokens for result in results) > 0
+        engine.save_session(tmp_path / "kept")
+    with Engine.load(package, EngineConfig(is_calibrated=False)) as engine:
+        engine.load_session(tmp_path / "kept")
+        assert [bits_of(engine.generate(prompt, GREEDY)) for prompt in prompts] == expected
     with Engine.load(package, EngineConfig(is_calibrated=False, prefix_cache=tmp_path, prefill_chunk=5)) as engine:
         assert [bits_of(result) for result in engine.generate_batch(prompts[::-1], GREEDY)] == expected[::-1]
 

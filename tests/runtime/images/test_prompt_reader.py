@@ -1,13 +1,20 @@
 """Images reach an engine in every form that callers know, and what cannot be seen is refused before a tower runs."""
 
+import asyncio
 import base64
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from reader_edge_runtime import Conversation, Engine, GenerationConfig
+from reader_edge_runtime import AsyncEngine, Conversation, Engine, GenerationConfig, GenerationResult
+from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
+from reader_edge_runtime.drafting.remote_drafts import RemoteDrafts
+from reader_edge_runtime.drafting.sources.source import DraftSource
+from reader_edge_runtime.drafting.sources.source_set import SourceSet
 from reader_edge_runtime.errors import PromptError, PromptTooLongError
 from reader_edge_runtime.images.image_encoder import FeatureStore, SeenImage
 from reader_edge_runtime.text.conversation import Encodable
@@ -133,6 +140,42 @@ def test_a_literal_text_may_spell_what_stands_for_an_image(tmp_path: Path) -> No
     engine, _ = seeing_engine(tmp_path, is_text_literal=True)
     spelled = engine.generate(question(shown(CAT), {"type": "text", "text": f"{MARK}?"}), GREEDY).usage
     assert spelled.prompt_tokens > engine.generate(question(shown(CAT)), GREEDY).usage.prompt_tokens + 2
+
+
+def test_an_engine_of_many_answers_runs_the_tower_beside_decoding(seeing: Seeing) -> None:
+    engine, tower = seeing
+    wanted = engine.generate(question(shown(CAT)), GREEDY).token_ids
+    engine.forget()
+
+    async def read() -> list[tuple[int, ...]]:
+        async with AsyncEngine(engine) as served:
+            made = served.stream(question(shown(DOG)), GREEDY)
+            results = [await served.generate(question(shown(CAT)), GREEDY)]
+            results += [GenerationResult.of_chunks([chunk async for chunk in made])]
+        return [result.token_ids for result in results]
+
+    cat, dog = asyncio.run(read())
+    assert cat == wanted != dog
+    assert tower.num_passes == 2
+
+
+def test_a_remote_client_drafts_for_texts_alone(seeing: Seeing) -> None:
+    with pytest.raises(PromptError, match="drafts for texts alone"):
+        seeing[0].answer(question(shown(CAT)), GREEDY, RemoteDrafts())
+
+
+def test_sources_that_read_states_are_silent_beside_images() -> None:
+    class StateSource(DraftSource):
+        name, wants_layer_states = "states", True
+
+        def begin(self, context: RequestContext) -> RequestDrafter:
+            return RequestDrafter(context)
+
+        def propose(self, draft_requests: Sequence[DraftRequest]) -> Sequence[DraftTree | None]:
+            return [None for _ in draft_requests]
+
+    begun = [SourceSet([StateSource()]).begin(RequestContext([1, 2], has_images=each)) for each in (False, True)]
+    assert [each.states[0] is None for each in begun] == [False, True]
 
 
 def test_a_model_of_texts_says_that_it_sees_none(engine: Engine) -> None:
