@@ -12,6 +12,7 @@ import click
 from reader_edge.chat.answer import check_messages_options, system_messages, with_template_args
 from reader_edge.chat.answer_report import stats_table
 from reader_edge.chat.chat_commands import HELP, LEAVING, ChatCommands, is_command
+from reader_edge.chat.dropped_images import with_dropped_images
 from reader_edge.chat.sampling_options import SamplingOptions
 from reader_edge.terminal.console import print_table
 from reader_edge.terminal.formatting import visible
@@ -62,6 +63,10 @@ class Chat:
         return self.engine.tokenizer.has_chat_template and not self.is_raw
 
     @property
+    def sees_images(self) -> bool:
+        return self.is_conversation and self.engine.package.manifest.images is not None
+
+    @property
     def system(self) -> str | None:
         """The system message that the conversation begins with."""
         first = self.messages[:1]
@@ -77,7 +82,8 @@ class Chat:
         with suppress(ImportError):  # on Windows, whose console edits lines itself
             import readline  # noqa: F401  (importing it gives input() editing and a history)
         kind = "Type a message" if self.is_conversation else "Type a text to continue (this is not a chat model)"
-        click.echo(f"{kind}. {HELP}", err=True)
+        images = " Paths of images in it are seen." if self.sees_images else ""
+        click.echo(f"{kind}.{images} {HELP}", err=True)
         while True:
             try:
                 line = _read_line(_MARK).rstrip()
@@ -108,7 +114,10 @@ class Chat:
 
     def _answer(self, text: str) -> None:
         """Answer one text; after an error the conversation goes on without it."""
-        question: Message = {"role": "user", "content": text}
+        content = with_dropped_images(text) if self.sees_images else text
+        if not isinstance(content, str):
+            click.echo(f"With {', '.join(visible(str(part['image'])) for part in content[:-1])}.", err=True)
+        question: Message = {"role": "user", "content": content}
         prompt: Prompt = [*self.messages, question] if self.is_conversation else text
         answer = ModelText(ends_line=True)
         self._reporting(lambda: self._write_answer(prompt, answer))

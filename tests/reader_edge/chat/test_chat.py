@@ -15,6 +15,8 @@ from reader_edge.chat.chat import Chat
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.images.prompt_reader import PromptReader, ReadPrompt
+from reader_edge_runtime.text.conversation import Encodable
 from tests.reader_edge.package_copy import PackageCopy
 
 CONFIG = GenerationConfig(max_tokens=8, ignores_eos=True)
@@ -50,13 +52,13 @@ def chat_engine(chat_package: PackageCopy) -> Engine:
 def prompts(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Every prompt an engine is given."""
     seen: list[object] = []
-    encode = Engine.encode_prompt
+    read = PromptReader.read
 
-    def watch(self: Engine, prompt: str) -> list[int]:
+    def watch(self: PromptReader, prompt: Encodable) -> ReadPrompt:
         seen.append(prompt)
-        return encode(self, prompt)
+        return read(self, prompt)
 
-    monkeypatch.setattr(Engine, "encode_prompt", watch)
+    monkeypatch.setattr(PromptReader, "read", watch)
     return seen
 
 

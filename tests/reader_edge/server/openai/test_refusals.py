@@ -15,6 +15,7 @@ from reader_edge.server.authentication import is_loopback, read_api_keys
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine
 from reader_edge_runtime.errors import UserFileError
+from reader_edge_runtime.images.prompt_reader import PromptReader
 from reader_edge_runtime.text.template.chat_template import ChatTemplate
 from tests.reader_edge.server.conftest import LIMIT_S, Served
 
@@ -215,7 +216,7 @@ def test_an_answer_that_takes_too_long_is_given_up(async_engine: AsyncEngine, mo
 
 
 def test_a_fault_of_ours_is_shown_without_its_inside(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served.engine.engine, "encode_prompt", lambda prompt: 1 / 0)
+    monkeypatch.setattr(PromptReader, "read", lambda reader, prompt: 1 / 0)
     assert_refused(served.post("/v1/completions", {"model": "demo", "prompt": "a"}), 500, "failed to answer")
 
 
