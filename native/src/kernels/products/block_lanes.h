@@ -21,10 +21,12 @@ class RowPointers {
     }
   }
 
-  // Four bytes of row m, `offset` bytes on, in every lane.
-  Bytes four(std::size_t m, std::size_t offset) const {
-    return in_all_lanes(groups_[m / kGroupRows] + m % kGroupRows * stride_ + offset);
+  // Row m's bytes, `offset` on.
+  const std::int8_t* at(std::size_t m, std::size_t offset) const {
+    return groups_[m / kGroupRows] + m % kGroupRows * stride_ + offset;
   }
+  // Four of them in every lane.
+  Bytes four(std::size_t m, std::size_t offset) const { return in_all_lanes(at(m, offset)); }
 
   void advance(std::size_t count) {
     for (auto& group : groups_) group += count;
