@@ -10,6 +10,7 @@ from reader_edge.server.anthropic.blocks import signature_of
 from reader_edge.server.anthropic.bodies import MessagesBody
 from reader_edge.server.api_error import ApiError
 from reader_edge.server.schema import decode
+from reader_edge_runtime.errors import ConversationError
 
 
 def messages_of(*turns: dict[str, Any], system: Any = "") -> Any:
@@ -112,11 +113,6 @@ def test_calls_and_their_results_find_each_other() -> None:
             {"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}},
             "'messages[0].content[0].source.type' is 'url', but must be 'base64'.",
         ),
-        (
-            "user",
-            {"type": "image", "source": {"type": "base64", "data": "!"}},
-            "'messages[0].content[0].source.data' is no base64",
-        ),
     ],
 )
 def test_a_block_in_a_wrong_place_is_refused(role: str, block: dict[str, Any], words: str) -> None:
@@ -124,6 +120,12 @@ def test_a_block_in_a_wrong_place_is_refused(role: str, block: dict[str, Any], w
         messages_of({"role": role, "content": [block]})
     assert refused.value.status == 400
     assert words in str(refused.value)
+
+
+def test_a_picture_that_is_no_base64_is_refused_by_its_place() -> None:
+    block = {"type": "image", "source": {"type": "base64", "data": "!"}}
+    with pytest.raises(ConversationError, match=r"^'messages\[0\]\.content\[0\]\.source\.data' is no base64"):
+        messages_of({"role": "user", "content": [block]})
 
 
 def test_a_note_to_anthropic_s_accounts_is_no_part_of_the_prompt() -> None:
