@@ -8,7 +8,7 @@ from protocol import serve
 
 from benchmarks.peers.llama_server import LlamaServer
 
-CONTEXT = 4608  # as the other worker's
+CONTEXT = 8448  # a prompt of 8,192 tokens, and an answer
 
 
 class LlamaServerWorker:

@@ -19,7 +19,7 @@ from reader_edge_runtime.target import Pass
 Sizes = tuple[int, int, int]  # B, N and R
 
 # Tokens of a prompt in one pass: more take more memory and hardly less time.
-_NATIVE_CHUNK, _CHUNK, _LATE_CHUNK = 128, 64, 32
+_NATIVE_CHUNK, _CHUNK, _LATE_CHUNK = 192, 64, 32
 _LATE = 1536  # tokens of the past from which scores take more memory than all else of a pass
 _MAX_KEPT = 64  # sizes of passes whose tensors are kept
 
