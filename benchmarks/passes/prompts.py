@@ -4,8 +4,8 @@
 
 All models are loaded at once, and read random tokens in turn. PYTHON is the interpreter of an environment with
 llama-cpp-python or, behind a comma, another runtime that reads the file: NAME=FILE.gguf@PYTHON,llama-server or
-openvino-genai. What instructions each may use is for the environment: READER_EDGE_INSTRUCTIONS, a llama.cpp compiled for
-them, ONEDNN_MAX_CPU_ISA.
+openvino-genai. What instructions each may use is for the environment: READER_EDGE_INSTRUCTIONS, ONEDNN_MAX_CPU_ISA, a
+llama.cpp compiled for them.
 """
 
 import argparse
