@@ -18,7 +18,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from native.build_library import PACKAGE, BuildError, build, build_requirements
+from native.build_library import PACKAGE, BuildError, build, build_requirements, link
 
 _RUNTIME = "reader_edge_runtime"
 _MACHINE_CODE = f"{_RUNTIME}.drafting.machine_code"
@@ -57,8 +57,15 @@ class KernelsHook(BuildHookInterface[Any]):
             return None
 
     def _drafting_kernels(self) -> Path:
-        """The object file of this machine's kind."""
+        """Of this machine's kind: a shared library on Linux with a compiler, else an object file, which LLVM loads."""
         package = ModuleType(_RUNTIME)  # without what the whole package imports
         package.__path__ = [str(Path(self.root) / "runtime" / _RUNTIME)]
         sys.modules[_RUNTIME] = package
-        return Path(import_module(f"{_MACHINE_CODE}.compiler").compile_into(self._folder))
+        objects: Path = import_module(f"{_MACHINE_CODE}.compiler").compile_into(self._folder)
+        if sys.platform != "linux":  # tried nowhere else
+            return objects
+        try:
+            return link(objects, objects.with_suffix(".so"))
+        except BuildError as error:
+            self.app.display_warning(f"{error} Drafting needs the extra `jit` then.")
+            return objects

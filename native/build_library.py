@@ -35,10 +35,8 @@ def why_impossible() -> str | None:
     """Why no library can be built on this machine, in one sentence. None where it should work."""
     if platform.machine().lower() not in _PROCESSORS:
         return f"There are no native kernels for {platform.machine()} processors."
-    command = os.environ.get("CXX", "").split()
-    compilers = command[:1] or ["c++", "g++", "clang++"]
-    if sys.platform != "win32" and not any(map(shutil.which, compilers)):  # CMake finds Visual Studio by itself
-        return f"No C++ compiler was found ({', '.join(compilers)})."
+    if sys.platform != "win32" and _compiler() is None:  # CMake finds Visual Studio by itself
+        return f"No C++ compiler was found ({', '.join(command[0] for command in _compilers())})."
     return None
 
 
@@ -58,11 +56,33 @@ def build(out: Path, build_folder: Path) -> Path:
     return out / LIBRARY_NAME
 
 
+def link(objects: Path, out: Path) -> Path:
+    """Link an object file of C functions into a shared library, `out`. Its path.
+
+    Raises BuildError.
+    """
+    compiler = _compiler()
+    if compiler is None:
+        raise BuildError("No C++ compiler was found to link with.")
+    _run(*compiler, "-shared", "-s", "-nostartfiles", "-Wl,-z,defs,-z,noexecstack,-z,now", "-o", out, objects, "-lm")
+    return out
+
+
+def _compilers() -> list[list[str]]:
+    command = os.environ.get("CXX", "").split()
+    return [command] if command else [["c++"], ["g++"], ["clang++"]]
+
+
+def _compiler() -> list[str] | None:
+    """The first C++ compiler that is here, as CXX names it or by its usual name."""
+    return next((command for command in _compilers() if shutil.which(command[0])), None)
+
+
 def _run(*command: str | Path) -> None:
     try:
         done = subprocess.run([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     except OSError as error:
-        raise BuildError(f"CMake cannot be started ({error}).") from error
+        raise BuildError(f"{command[0]} cannot be started ({error}).") from error
     if done.returncode:
         raise BuildError(f"The native kernels could not be compiled: {done.stdout[-4000:]}")
 

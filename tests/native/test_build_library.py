@@ -54,5 +54,5 @@ def test_other_processors_have_no_kernels(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_cmake_that_cannot_start_is_reported(bare: None, tmp_path: Path) -> None:
-    with pytest.raises(BuildError, match="CMake cannot be started"):
+    with pytest.raises(BuildError, match="cmake cannot be started"):
         build(tmp_path / "out", tmp_path / "objects")

@@ -4,10 +4,12 @@ from importlib import import_module
 
 from reader_edge_runtime.doctor.check_result import CheckResult, Severity, report_result, report_step
 from reader_edge_runtime.doctor.environment import Environment
+from reader_edge_runtime.drafting.machine_code.library import linked_library
 from reader_edge_runtime.machine.processor import CPUINFO, processor_flags, processor_name
 
 # In the order in which they are loaded: the last needs the first.
-MODULES = ("numpy", "llvmlite.binding", "tokenizers", "onnxruntime")
+MODULES = ("numpy", "tokenizers", "onnxruntime")
+_KERNELS_LOADER = "llvmlite.binding"  # where no shared library of kernels came with the wheel
 
 _ILLEGAL_INSTRUCTION = (-4, 0xC000001D)  # as POSIX and Windows tell it
 _FLAGS = {  # what wheels may need, the oldest first, by what /proc/cpuinfo calls it
@@ -19,7 +21,8 @@ _FLAGS = {  # what wheels may need, the oldest first, by what /proc/cpuinfo call
 def main() -> None:
     """Report the first module that cannot be loaded: others may need it."""
     environment = Environment.here()
-    for module in MODULES:
+    modules = MODULES if linked_library() else (*MODULES, _KERNELS_LOADER)
+    for module in modules:
         report_step(module)
         try:
             loaded = import_module(module)
@@ -28,7 +31,7 @@ def main() -> None:
         except Exception as error:  # whatever a module raises as it loads
             report_result(failed_loading(module, f"{type(error).__name__}: {error}", environment))
             return
-    named = ", ".join(module.partition(".")[0] for module in MODULES)
+    named = ", ".join(module.partition(".")[0] for module in modules)
     report_result(CheckResult("loading", Severity.WELL, f"{named} load."))
 
 
@@ -76,8 +79,10 @@ def end_words(returncode: int) -> str:
 
 
 def _again(module: str, environment: Environment) -> str:
-    """How to install the same version again."""
+    """How to install it, the same version if it is there."""
     found = environment.distribution(_distribution(module))
+    if found is None and module == _KERNELS_LOADER:
+        return "pip install 'reader-edge[jit]': without it nothing is drafted."
     pinned = _distribution(module) if found is None else f"{found.metadata['Name']}=={found.version}"
     return f"pip install --force-reinstall --no-deps {pinned}"
 

@@ -5,7 +5,7 @@ import importlib
 import threading
 from pathlib import Path
 
-from reader_edge_runtime.drafting.machine_code.library import KernelLibrary
+from reader_edge_runtime.drafting.machine_code.library import KernelLibrary, linked_library
 from reader_edge_runtime.machine.process_memory import FilePages
 
 
@@ -33,7 +33,8 @@ class KernelLoader:
     def _load(self) -> None:
         try:
             KernelLibrary.shared()
-            _compiler_pages().forget()  # the kernels run without it
+            if linked_library() is None:
+                _compiler_pages().forget()  # the kernels run without it
             importlib.import_module("reader_edge_runtime.drafting.core")  # now: a request may find no file to open left
             self.is_ready = True
         except BaseException as error:  # nothing is drafted then; `wait` tells why

@@ -74,7 +74,7 @@ def test_what_loads_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     loading.main()
     assert (
         json.loads(capsys.readouterr().out.splitlines()[-1])["found"]
-        == "numpy, llvmlite, tokenizers, onnxruntime load."
+        == "numpy, tokenizers, onnxruntime, llvmlite load."
     )
 
 
@@ -89,7 +89,7 @@ def test_only_the_first_module_that_fails_is_named(
     monkeypatch.setattr(loading, "import_module", import_module)
     loading.main()
     *steps, result = (json.loads(line) for line in capsys.readouterr().out.splitlines())
-    assert [line["step"] for line in steps] == ["numpy", "llvmlite.binding", "tokenizers"]
+    assert [line["step"] for line in steps] == ["numpy", "tokenizers"]
     assert "cannot be loaded (ImportError: tokenizers.so: odd)." in result["found"]
     assert result["remedy"].startswith("pip install --force-reinstall --no-deps tokenizers==")
 
@@ -283,16 +283,26 @@ def test_an_error_comes_with_its_remedy(error: str, found: str, remedy: str, tmp
 
 
 def test_a_module_of_no_wheel_is_called_by_its_own_name(tmp_path: Path) -> None:
-    result = failed_loading("llvmlite.binding", "OSError: odd", described(tmp_path, search_path=(str(tmp_path),)))
-    assert result.sentence == "llvmlite cannot be loaded (OSError: odd)."
-    assert result.remedy == "pip install --force-reinstall --no-deps llvmlite"
+    result = failed_loading("tokenizers", "OSError: odd", described(tmp_path, search_path=(str(tmp_path),)))
+    assert result.sentence == "tokenizers cannot be loaded (OSError: odd)."
+    assert result.remedy == "pip install --force-reinstall --no-deps tokenizers"
+
+
+def test_what_loads_kernels_is_wanted_only_where_no_wheel_brought_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "linked_library", lambda: tmp_path / "kernels.so")
+    loading.main()
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["found"] == "numpy, tokenizers, onnxruntime load."
+    result = failed_loading("llvmlite.binding", "ImportError: none", described(tmp_path, search_path=(str(tmp_path),)))
+    assert result.remedy == "pip install 'reader-edge[jit]': without it nothing is drafted."
 
 
 @pytest.mark.parametrize(
     ("returncode", "files", "changes", "found"),
     [
-        (-11, {}, {}, "Loading llvmlite ends the process (signal 11)."),
-        (3, {}, {}, "Loading llvmlite ends the process (exit code 3)."),
+        (-11, {}, {}, "Loading tokenizers ends the process (signal 11)."),
+        (3, {}, {}, "Loading tokenizers ends the process (exit code 3)."),
         (-4, {"proc__cpuinfo": "model name : Old\nflags : fpu sse4_2 avx"}, {}, "(Old has no AVX2, FMA)"),
         (0xC000001D, {}, {"system": "Windows"}, "built for a newer processor than this one: loading it"),
         (-4, {"proc__cpuinfo": "Features : fp asimd"}, {"machine": "aarch64"}, "has no half precision, dot products)"),
@@ -303,5 +313,5 @@ def test_an_end_names_what_the_processor_lacks(
     returncode: int, files: dict[str, str], changes: dict[str, Any], found: str, tmp_path: Path
 ) -> None:
     write(tmp_path, **files)
-    result = fatal_loading("llvmlite.binding", returncode, described(tmp_path, search_path=(str(tmp_path),), **changes))
+    result = fatal_loading("tokenizers", returncode, described(tmp_path, search_path=(str(tmp_path),), **changes))
     assert (result.severity, found in result.sentence) == (Severity.BROKEN, True), result.sentence

@@ -1,6 +1,7 @@
 """Kernels as machine code: what is loaded and never is, how it is compiled, and that it does what its Python does."""
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -12,13 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from native.build_library import link
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting import core as core_module
 from reader_edge_runtime.drafting import kernel_loader
 from reader_edge_runtime.drafting.core import DraftingCore
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
-from reader_edge_runtime.drafting.kernels import counts
+from reader_edge_runtime.drafting.kernels import counts, datastore, learning, successors
+from reader_edge_runtime.drafting.kernels import tree as tree_kernels
 from reader_edge_runtime.drafting.kernels.kernel import Kernel
 from reader_edge_runtime.drafting.machine_code import library
 from reader_edge_runtime.drafting.machine_code.compile_target import TARGETS, CompileTarget
@@ -76,6 +79,47 @@ def test_drafting_needs_no_numba_where_kernels_are_compiled() -> None:
     KernelLibrary.shared()
     code = f"import sys; sys.modules['numba'] = None; from {__name__} import _learned as f; assert f([[1, 2, 3] * 10])"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+needs_linker = pytest.mark.skipif(
+    sys.platform != "linux" or not shutil.which("c++"), reason="no C++ compiler, or not Linux, where wheels are linked"
+)
+
+
+@needs_linker
+def test_linked_kernels_draft_the_same_bits_as_those_that_llvm_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [[(7 * i + i // 9) % 23 for i in range(60)], [(5 * i) % 19 for i in range(46)]]
+    by_llvm = _learned(texts)
+    objects = tmp_path / "kernels.o"
+    objects.write_bytes(sealed(library.machine_code()))
+    linked = KernelLibrary(link(objects, tmp_path / "kernels.so"))
+    monkeypatch.setattr(KernelLibrary, "shared", lambda: linked)
+    for module in (counts, datastore, learning, successors, tree_kernels):
+        for each in vars(module).values():
+            if isinstance(each, Kernel):
+                monkeypatch.setattr(each, "_entry", None)
+    for (draft, parameters), (expected, expected_parameters) in zip(_learned(texts), by_llvm, strict=True):
+        assert (draft.token_ids, draft.parents, draft.values) == (expected.token_ids, expected.parents, expected.values)
+        assert parameters.tobytes() == expected_parameters.tobytes()
+    with pytest.raises(LookupError, match=r"No kernel counts\.forget was compiled"):
+        linked.address("counts.forget")
+
+
+def test_a_linked_library_of_these_sources_is_taken_and_no_other(nothing_compiled: Path) -> None:
+    assert library.linked_library() is None
+    (nothing_compiled / f"{CompileTarget.of_this_machine().name}-{'0' * 16}.so").touch()
+    assert library.linked_library() is None
+    own = (nothing_compiled / library.object_name(CompileTarget.of_this_machine())).with_suffix(".so")
+    own.touch()
+    assert library.linked_library() == own
+
+
+def test_without_a_wheel_s_kernels_and_without_llvm_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(DraftError, match=r"^Nothing can be drafted: no wheel .*; pip install 'reader-edge\[jit\]'\.$"):
+        library.machine_code()
 
 
 def test_an_array_that_is_not_in_c_order_is_refused() -> None:

@@ -135,10 +135,13 @@ def _kernels() -> list[Kernel[..., Any]]:
 
 
 def _machine(target: CompileTarget) -> Any:
-    """What makes machine code for a target, to be loaded as numba's own is."""
+    """What makes machine code for a target: on Linux for a linker too, elsewhere to be loaded as numba's own is."""
     triple = target.triple or llvm.get_process_triple()
+    of_triple = llvm.Target.from_triple(triple)
+    if "linux" in triple:
+        return of_triple.create_target_machine(target.cpu, reloc="pic", codemodel="small", opt=3)
     reloc = "static" if triple.startswith("x86") else "default"
-    return llvm.Target.from_triple(triple).create_target_machine(target.cpu, reloc=reloc, opt=3, jit=True)
+    return of_triple.create_target_machine(target.cpu, reloc=reloc, opt=3, jit=True)
 
 
 def _optimize(module: Any, machine: Any) -> None:

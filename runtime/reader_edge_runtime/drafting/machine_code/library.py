@@ -1,16 +1,20 @@
-"""The compiled kernels in this process: an object file that came with the wheel, or else was compiled on this machine.
+"""The compiled kernels in this process: a shared library or an object file of the wheel's, or one compiled here.
 
-Object files are code. They are taken from this package and from the user's own cache folder, and from nowhere else. A
-file's name tells what it was compiled from, so that one of other sources is never taken.
+A shared library is loaded by the system, an object file by LLVM, which comes with the extra `jit`. Both are code.
+They are taken from this package, object files from the user's own cache folder too, and from nowhere else. A file's
+name tells what it was compiled from, so that one of other sources is never taken.
 """
 
+import ctypes
 import functools
 import hashlib
+import importlib.util
 import os
 import subprocess
 import sys
 import tempfile
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,31 +37,55 @@ _SOURCES = (
 
 
 class KernelLibrary:
-    """An object file, loaded by LLVM. It stays for as long as the process lives."""
+    """A shared library, by its path, or the machine code of an object file. It stays as long as the process lives."""
 
-    def __init__(self, machine_code: bytes) -> None:
-        from llvmlite import binding as llvm
-
-        llvm.check_jit_execution()  # OSError where the system allows no new code: LLVM would end the process
-        llvm.initialize_native_target()
-        llvm.initialize_native_asmprinter()
-        machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(jit=True)
-        self._engine: Any = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
-        self._engine.add_object_file(llvm.ObjectFileRef.from_data(machine_code))
-        self._engine.finalize_object()
+    def __init__(self, code: Path | bytes) -> None:
+        self._find = _linked(code) if isinstance(code, Path) else _loaded_by_llvm(code)
 
     @classmethod
     @functools.cache
     def shared(cls) -> "KernelLibrary":
         """The library of this process; compiled first where it is not there, which takes half a minute."""
-        return cls(machine_code())
+        return cls(linked_library() or machine_code())
 
     def address(self, name: str) -> int:
         """Where a kernel's code begins."""
-        address = int(self._engine.get_function_address(name))
+        address = self._find(name)
         if not address:
             raise LookupError(f"No kernel {name} was compiled.")
         return address
+
+
+def linked_library() -> Path | None:
+    """The wheel's shared library for this machine; None where it has none, and LLVM has to load an object file."""
+    path = (_HERE / object_name(CompileTarget.of_this_machine())).with_suffix(".so")
+    return path if path.is_file() else None
+
+
+def _linked(path: Path) -> Callable[[str], int]:
+    """Where each function of a shared library begins, 0 for one that it has not."""
+    library = ctypes.CDLL(str(path))
+
+    def find(name: str) -> int:
+        try:
+            return ctypes.cast(library[name], ctypes.c_void_p).value or 0
+        except AttributeError:
+            return 0
+
+    return find
+
+
+def _loaded_by_llvm(machine_code: bytes) -> Callable[[str], int]:
+    from llvmlite import binding as llvm
+
+    llvm.check_jit_execution()  # OSError where the system allows no new code: LLVM would end the process
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(jit=True)
+    engine: Any = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+    engine.add_object_file(llvm.ObjectFileRef.from_data(machine_code))
+    engine.finalize_object()
+    return lambda name: int(engine.get_function_address(name))
 
 
 def object_name(target: CompileTarget) -> str:
@@ -73,6 +101,8 @@ def sealed(machine_code: bytes) -> bytes:
 
 def machine_code() -> bytes:
     """The object file for this machine, compiled if need be. Raises DraftError where that fails."""
+    if importlib.util.find_spec("llvmlite") is None:
+        raise DraftError("Nothing can be drafted: no wheel brought its kernels; pip install 'reader-edge[jit]'.")
     try:
         return _found_or_compiled(object_name(CompileTarget.of_this_machine()))
     except OSError as error:
