@@ -12,7 +12,7 @@ import click
 from reader_edge.chat.answer import check_messages_options, system_messages, with_template_args
 from reader_edge.chat.answer_report import stats_table
 from reader_edge.chat.chat_commands import HELP, LEAVING, ChatCommands, is_command
-from reader_edge.chat.dropped_images import with_dropped_images
+from reader_edge.chat.dropped_images import with_dropped_images, with_read_images
 from reader_edge.chat.sampling_options import SamplingOptions
 from reader_edge.terminal.console import print_table
 from reader_edge.terminal.formatting import visible
@@ -30,8 +30,8 @@ class Chat:
     """One conversation. Without a chat template each line is a text of its own, to be continued.
 
     engine: of the model that answers, which `/model` changes where there is a `load`. config: of each answer, but for
-    its sampling. messages: those so far. template_args: what the chat template is given besides. last: the
-    statistics of the last answer, and how it was sampled.
+    its sampling. messages: those so far. template_args: what the chat template is given besides. is_kept: whether they
+    go into a session, which has texts alone. last: the statistics of the last answer, and how it was sampled.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class Chat:
         template_args: Mapping[str, Any] = MappingProxyType({}),
         sampling: SamplingOptions | None = None,
         load: Load | None = None,
+        is_kept: bool = False,
     ) -> None:
         check_messages_options(engine, system, is_raw)
         self.engine = engine
@@ -52,6 +53,7 @@ class Chat:
         self.sampling = sampling or SamplingOptions()
         self.shows_stats = shows_stats
         self.load = load
+        self.is_kept = is_kept
         self.is_raw = is_raw
         self.template_args = template_args
         self.messages = list(messages) or system_messages(system)
@@ -64,7 +66,7 @@ class Chat:
 
     @property
     def sees_images(self) -> bool:
-        return self.is_conversation and self.engine.package.manifest.images is not None
+        return self.is_conversation and not self.is_kept and self.engine.package.manifest.images is not None
 
     @property
     def system(self) -> str | None:
@@ -117,10 +119,14 @@ class Chat:
         content = with_dropped_images(text) if self.sees_images else text
         if not isinstance(content, str):
             click.echo(f"With {', '.join(visible(str(part['image'])) for part in content[:-1])}.", err=True)
-        question: Message = {"role": "user", "content": content}
-        prompt: Prompt = [*self.messages, question] if self.is_conversation else text
+        question: dict[str, Any] = {"role": "user"}
         answer = ModelText(ends_line=True)
-        self._reporting(lambda: self._write_answer(prompt, answer))
+
+        def write() -> None:
+            question["content"] = with_read_images(content)
+            self._write_answer([*self.messages, question] if self.is_conversation else text, answer)
+
+        self._reporting(write)
         if answer.pieces:
             self.messages += [question, {"role": "assistant", "content": "".join(answer.pieces)}]
 

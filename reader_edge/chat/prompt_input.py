@@ -120,6 +120,7 @@ class PromptInput:
                 self.template_args,
                 given,
                 load if session is None else None,
+                is_kept=session is not None,
             )
             chat.run()
             if session is not None:

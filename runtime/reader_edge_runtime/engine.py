@@ -251,7 +251,7 @@ class Engine:
         """
         config = ruled_config(self.with_sampling(config), self.rule, self.package.manifest.eos_token_ids, self._usual)
         prompt = without_thinking(prompt) if config.max_reasoning_tokens == 0 else prompt
-        prompt, token_ids, text_ids, images = self._prompt_reader.read(prompt)
+        prompt, token_ids, text_ids, images = self._prompt_reader.read(prompt, config.cache_salt)
         manifest, given = self.package.manifest, (prompt, text_ids, config, self.tokenizer)
         hints = answer_hints(*given, manifest.max_context) if self.draft_permission.is_on else NO_HINTS
         if device is not None:

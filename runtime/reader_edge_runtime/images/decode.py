@@ -56,7 +56,7 @@ def decode_image(source: ImageSource, name: str = "The image") -> UInt8Array:
     if isinstance(source, str | os.PathLike):
         path = given_path(source, "image")
         name = f"'{path}'"
-        source = _read(path)
+        source = read_image(path)
     with _one_at_a_time, _refusing(name):
         image = source if isinstance(source, Image) else _opened(source, name)
         _check_size(image.size, name)
@@ -64,7 +64,8 @@ def decode_image(source: ImageSource, name: str = "The image") -> UInt8Array:
         return _upright(_on_white(image, name), _orientation(image))
 
 
-def _read(path: Path) -> bytes:
+def read_image(path: Path) -> bytes:
+    """The content of an image's file. Raises ImageError."""
     check_plain_file(path, ImageError, "give the path of an image")
     try:
         return read_bounded(path, MAX_BYTES)

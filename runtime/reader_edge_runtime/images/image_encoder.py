@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from reader_edge_runtime.arrays import Array, Float32Array, UInt8Array
+from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.images.decode import ImageSource, decode_image
 from reader_edge_runtime.images.layout import lay_out
 from reader_edge_runtime.images.patches import prepare
@@ -26,27 +27,54 @@ class VisionTower(Protocol):
 
 
 class FeatureStore:
-    """Makes features, one image at a time, and keeps those that were used last, up to so many bytes. Thread-safe."""
+    """Makes features, one image at a time, and keeps those that were used last, up to so many bytes. Thread-safe.
+
+    A salt finds its own alone: how long an image takes would tell others that it was seen.
+    """
 
     def __init__(self, open_tower: Callable[[], VisionTower], most_bytes: int = _MOST_KEPT_BYTES) -> None:
         self._open_tower = open_tower
         self._most_bytes = most_bytes
         self._tower: VisionTower | None = None
-        self._kept: dict[bytes, Float32Array] = {}
-        self._lock = threading.Lock()
+        self._kept: dict[tuple[str, bytes], Float32Array] = {}
+        self._lock = threading.Lock()  # of what is kept, which nobody holds while a tower runs
+        self._running = threading.Lock()
 
-    def features(self, digest: bytes, pixels: UInt8Array, part: ImagesPart) -> Float32Array:
-        """Of the image that has this digest. Raises ProviderError."""
+    def features(self, digest: bytes, pixels: UInt8Array, part: ImagesPart, salt: str = "") -> Float32Array:
+        """Of the image that has this digest. salt: as of `GenerationConfig`. Raises ProviderError."""
+        name = salt, digest
+        if (found := self._found(name)) is not None:
+            return found
+        with self._running:
+            if (found := self._found(name)) is None:
+                found = self._made(pixels, part)
+                self._keep(name, found)
+        return found
+
+    def _found(self, name: tuple[str, bytes]) -> Float32Array | None:
         with self._lock:
-            found = self._kept.pop(digest, None)
-            if found is None:
-                self._tower = self._tower or self._open_tower()
-                found = np.concatenate([self._tower.features(each.inputs) for each in prepare(pixels, part.rules)])
-                found.flags.writeable = False
-            self._kept[digest] = found
+            found = self._kept.pop(name, None)
+            if found is not None:
+                self._kept[name] = found
+            return found
+
+    def _made(self, pixels: UInt8Array, part: ImagesPart) -> Float32Array:
+        self._tower = self._tower or self._open_tower()
+        found = []
+        for each in prepare(pixels, part.rules):
+            found.append(self._tower.features(each.inputs))
+            if found[-1].shape != (each.num_tokens, part.width):
+                given = f"features of shape {found[-1].shape}, where its rules say {(each.num_tokens, part.width)}"
+                raise ProviderError(f"The graph of images gives {given}: export the model again.")
+        features = np.concatenate(found)
+        features.flags.writeable = False
+        return features
+
+    def _keep(self, name: tuple[str, bytes], features: Float32Array) -> None:
+        with self._lock:
+            self._kept[name] = features
             while sum(each.nbytes for each in self._kept.values()) > self._most_bytes:
                 del self._kept[next(iter(self._kept))]
-            return found
 
 
 class SeenImage:
@@ -56,8 +84,8 @@ class SeenImage:
     own. num_tokens: L. num_pixels: as it was given. text: stands for it in the prompt.
     """
 
-    def __init__(self, pixels: UInt8Array, part: ImagesPart, store: FeatureStore) -> None:
-        """pixels: uint8 (H, W, 3). Raises ImageError for an image that the model takes none of."""
+    def __init__(self, pixels: UInt8Array, part: ImagesPart, store: FeatureStore, salt: str = "") -> None:
+        """pixels: uint8 (H, W, 3). salt: of its request. Raises ImageError for one that the model cannot take."""
         layout = lay_out(pixels.shape[1], pixels.shape[0], part.rules)
         head = msgspec.json.encode([part.rules, pixels.shape])
         self.digest = hashlib.sha256(head + np.ascontiguousarray(pixels).data.cast("B")).digest()
@@ -65,7 +93,7 @@ class SeenImage:
         self.num_tokens, self.text = layout.num_tokens, layout.text
         self.num_pixels = pixels.shape[0] * pixels.shape[1]
         self._pixels: UInt8Array | None = pixels
-        self._part, self._store = part, store
+        self._part, self._store, self._salt = part, store, salt
         self._features: Float32Array | None = None
 
     @property
@@ -73,7 +101,7 @@ class SeenImage:
         """float32 (L, E), from the tower where nobody has them. Raises ProviderError."""
         if self._features is None:
             assert self._pixels is not None
-            self._features = self._store.features(self.digest, self._pixels, self._part)
+            self._features = self._store.features(self.digest, self._pixels, self._part, self._salt)
             self._pixels = None
         return self._features
 
@@ -85,6 +113,9 @@ class ImageEncoder:
         self.part = part
         self._store = FeatureStore(open_tower)
 
-    def open(self, source: ImageSource, name: str) -> SeenImage:
-        """Decode an image. name: what sentences call it. Raises ImageError, or InstallationError without Pillow."""
-        return SeenImage(decode_image(source, name), self.part, self._store)
+    def open(self, source: ImageSource, name: str, salt: str) -> SeenImage:
+        """Decode an image. name: what sentences call it. salt: of its request.
+
+        Raises ImageError, or InstallationError without Pillow.
+        """
+        return SeenImage(decode_image(source, name), self.part, self._store, salt)

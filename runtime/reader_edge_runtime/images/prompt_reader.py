@@ -29,8 +29,11 @@ class PromptReader:
         self._max_context = max_context
         self._encoder = encoder
 
-    def read(self, prompt: Encodable) -> ReadPrompt:
-        """Encode a prompt; no tower runs. Raises PromptError, or InstallationError for images without Pillow."""
+    def read(self, prompt: Encodable, salt: str = "") -> ReadPrompt:
+        """Encode a prompt; no tower runs. salt: of its request.
+
+        Raises PromptError, or InstallationError for images without Pillow.
+        """
         encoder = self._encoder
         if encoder is None or not holds_images(prompt):
             token_ids = self._tokenizer.encode_prompt(prompt)
@@ -41,7 +44,8 @@ class PromptReader:
         chat, images = with_neutral_parts(prompt), list[SeenImage]()
         num_tokens = num_pixels = 0
         for number, source in enumerate(chat.images, 1):
-            images.append(encoder.open(source, "The image" if len(chat.images) == 1 else f"Image {number}"))
+            name = "The image" if len(chat.images) == 1 else f"Image {number}"
+            images.append(encoder.open(source, name, salt))
             num_tokens, num_pixels = num_tokens + images[-1].num_tokens, num_pixels + images[-1].num_pixels
             if num_pixels > _MOST_PIXELS:
                 most = _MOST_PIXELS // 10**6

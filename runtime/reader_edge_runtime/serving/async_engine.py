@@ -21,12 +21,14 @@ from reader_edge_runtime.errors import BusyError, ConfigError
 from reader_edge_runtime.serving.worker import Worker
 from reader_edge_runtime.stats import GenerationStats
 from reader_edge_runtime.text.conversation import Encodable
+from reader_edge_runtime.text.image_parts import holds_images
 from reader_edge_runtime.untrusted.user_input import short_repr
 
 
 class Preparation:
     """Grammars are understood one after the other, in a thread of their own: hostile ones delay grammars alone.
 
+    Images are seen in two threads of their own: few have their pixels in memory, and texts do not wait for them.
     max_grammars: answers with grammars that may be prepared, wait or run, each of which has a process.
     """
 
@@ -34,6 +36,7 @@ class Preparation:
         self._engine = engine
         self._max_grammars = max_grammars
         self._threads = ThreadPoolExecutor(1, "reader-edge-grammars")
+        self._seeing = ThreadPoolExecutor(2, "reader-edge-images")
         self._lock = threading.Lock()
         self._num_pending = 0
         self._held: weakref.WeakSet[Request] = weakref.WeakSet()
@@ -43,7 +46,9 @@ class Preparation:
     ) -> Answer:
         """Raises what `Engine.answer` does, and BusyError for more grammars than may be."""
         if not isinstance(config, GenerationConfig) or config.grammar is None:
-            return await asyncio.to_thread(self._made, prompt, config, device)
+            if not holds_images(prompt):
+                return await asyncio.to_thread(self._made, prompt, config, device)
+            return await asyncio.wrap_future(self._seeing.submit(self._made, prompt, config, device))
         with self._lock:
             num = self._num_pending + sum(not request.is_closed for request in self._held)
             if num >= self._max_grammars:

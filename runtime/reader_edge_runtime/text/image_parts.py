@@ -20,8 +20,7 @@ def with_images(prompt: Encodable, images: Sequence[ImageSource]) -> Conversatio
 
     Raises PromptError for what is no conversation.
     """
-    if isinstance(images, str | bytes) or not isinstance(images, Sequence):
-        raise PromptError(f"images is {short_repr(images)}, but must be a list of paths, bytes or PIL images.")
+    _check_list(images)
     if isinstance(prompt, str):
         prompt = [{"role": "user", "content": prompt}]
     if isinstance(prompt, list | tuple) and (not prompt or isinstance(prompt[0], Mapping)):
@@ -30,13 +29,16 @@ def with_images(prompt: Encodable, images: Sequence[ImageSource]) -> Conversatio
         raise PromptError(
             f"Images reach a model with messages, not with {short_repr(prompt)}: give a text or messages."
         )
+    if not isinstance(prompt.messages, list | tuple):
+        raise PromptError(f"messages is {short_repr(prompt.messages)}, but must be a list of messages.")
+    _check_list(prompt.images)
     return replace(prompt, images=[*prompt.images, *images])
 
 
 def holds_images(prompt: Encodable) -> bool:
     """Whether a prompt has images, or parts that say so."""
     if isinstance(prompt, Conversation):
-        return bool(prompt.images) or any(_is_image(part) for each in prompt.messages for part in _parts(each))
+        return bool(prompt.images) or holds_images(prompt.messages)
     is_chat = isinstance(prompt, list | tuple) and bool(prompt) and isinstance(prompt[0], Mapping)
     return is_chat and any(_is_image(part) for each in cast(Sequence[Message], prompt) for part in _parts(each))
 
@@ -76,6 +78,12 @@ def check_sees(prompt: Encodable) -> None:
         raise PromptError(_BLIND)
 
 
+def _check_list(images: object) -> None:
+    """Raise PromptError."""
+    if isinstance(images, str | bytes) or not isinstance(images, Sequence):
+        raise PromptError(f"images is {short_repr(images)}, but must be a list of paths, bytes or PIL images.")
+
+
 def _parts(message: object) -> Sequence[object]:
     content = message.get("content") if isinstance(message, Mapping) else None
     return content if isinstance(content, list | tuple) else ()
@@ -86,12 +94,13 @@ def _is_image(part: object) -> bool:
 
 
 def _with_leading_parts(messages: list[Message], num_images: int) -> list[Message]:
-    """Parts for images before what the user says last."""
-    last = next((n for n in reversed(range(len(messages))) if messages[n].get("role") == "user"), None)
+    """Parts for images before what the user says last. What is no message is refused later, with others' faults."""
+    users = [n for n, each in enumerate(messages) if isinstance(each, Mapping) and each.get("role") == "user"]
+    last = users[-1] if users else None
     if last is None:
         raise PromptError("The images have no message of the user to stand in: give one.")
     content = messages[last].get("content")
-    parts = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())
+    parts = list(content or ()) if isinstance(content, list | tuple | None) else [{"type": "text", "text": content}]
     messages[last] = {**messages[last], "content": [*[IMAGE_PART] * num_images, *parts]}
     return messages
 

@@ -2,7 +2,10 @@
 
 import asyncio
 import base64
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +13,13 @@ import numpy as np
 import pytest
 
 from reader_edge_runtime import AsyncEngine, Conversation, Engine, GenerationConfig, GenerationResult
+from reader_edge_runtime.arrays import Array, Float32Array
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.remote_drafts import RemoteDrafts
 from reader_edge_runtime.drafting.sources.source import DraftSource
 from reader_edge_runtime.drafting.sources.source_set import SourceSet
-from reader_edge_runtime.errors import PromptError, PromptTooLongError
+from reader_edge_runtime.errors import PromptError, PromptTooLongError, ProviderError
 from reader_edge_runtime.images.image_encoder import FeatureStore, SeenImage
 from reader_edge_runtime.text.conversation import Encodable
 from tests.fake_images import images_part
@@ -69,6 +73,15 @@ def test_tokens_of_images_count_as_the_prompts(seeing: Seeing) -> None:
     usage = engine.generate("What is it?", GREEDY, images=[CAT, DOG]).usage
     assert usage.prompt_tokens == without + 2 * 2 + 6 + 8
     assert len(engine.encode_prompt(question(shown(CAT)))) == without + 2 + 6
+
+
+@pytest.mark.parametrize(
+    ("messages", "images"),
+    [(None, []), (5, [CAT]), ([None], [CAT]), ([{"role": "user", "content": 5}], [CAT]), (question(), 5)],
+)
+def test_what_is_no_conversation_is_refused(seeing: Seeing, messages: Any, images: Any) -> None:
+    with pytest.raises(PromptError, match=r"but must be|no message of the user"):
+        seeing[0].generate(Conversation(messages, images=images))
 
 
 def test_images_stand_where_messages_have_parts_for_them(seeing: Seeing) -> None:
@@ -157,6 +170,74 @@ def test_an_engine_of_many_answers_runs_the_tower_beside_decoding(seeing: Seeing
     cat, dog = asyncio.run(read())
     assert cat == wanted != dog
     assert tower.num_passes == 2
+
+
+class WaitingTower(CountedTower):
+    """Makes features once it may go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_begun, self.may_go_on = threading.Event(), threading.Event()
+
+    def features(self, inputs: Mapping[str, Array]) -> Float32Array:
+        self.has_begun.set()
+        assert self.may_go_on.wait(60)
+        return super().features(inputs)
+
+
+def test_texts_and_known_images_do_not_wait_for_towers(seeing: Seeing, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, tower = seeing
+    engine.generate(question(shown(CAT)), GREEDY)
+    waiting = WaitingTower()
+    monkeypatch.setattr(tower, "features", waiting.features)
+
+    async def answer() -> None:
+        async with AsyncEngine(engine) as served:
+            seen = asyncio.create_task(served.generate(question(shown(DOG)), GREEDY))
+            await asyncio.to_thread(waiting.has_begun.wait, 60)
+            left = [asyncio.create_task(served.generate(question(shown(picture(n))), GREEDY)) for n in range(3, 60)]
+            assert (await served.generate(question(), GREEDY)).token_ids
+            for each in left:
+                each.cancel()
+            await asyncio.wait(left)
+            waiting.may_go_on.set()
+            assert (await seen).token_ids
+
+    asyncio.run(answer())
+    assert waiting.num_passes <= 2  # nobody waits for the others any more
+
+
+def test_a_known_image_does_not_wait_for_another_s_tower() -> None:
+    tower, part = WaitingTower(), images_part()
+    store = FeatureStore(lambda: tower)
+    cat, dog = (SeenImage(np.asarray(image), part, store) for image in (CAT, DOG))
+    tower.may_go_on.set()
+    known = cat.features
+    tower.has_begun.clear()
+    tower.may_go_on.clear()
+    with ThreadPoolExecutor(1) as threads:
+        made = threads.submit(lambda: dog.features)
+        assert tower.has_begun.wait(60)
+        assert SeenImage(np.asarray(CAT), part, store).features is known
+        tower.may_go_on.set()
+        assert len(made.result()) == 8
+
+
+def test_a_salt_s_images_hasten_nobody_else_s(seeing: Seeing) -> None:
+    engine, tower = seeing
+    passes = []
+    for salt in ("", "a", "b", "a"):
+        engine.generate(question(shown(CAT)), replace(GREEDY, cache_salt=salt))
+        passes.append(tower.num_passes)
+    assert passes == [1, 2, 3, 3]
+
+
+@pytest.mark.parametrize("shape", [(5, 2), (7, 2), (6, 3), (6,)])
+def test_a_tower_that_gives_other_features_is_named(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    tower = CountedTower()
+    monkeypatch.setattr(tower, "features", lambda inputs: np.zeros(shape, np.float32))
+    with pytest.raises(ProviderError, match=r"gives features of shape .*, where its rules say \(6, 2\): export"):
+        _ = SeenImage(np.asarray(CAT), images_part(), FeatureStore(lambda: tower)).features
 
 
 def test_a_remote_client_drafts_for_texts_alone(seeing: Seeing) -> None:
