@@ -8,15 +8,15 @@ import pytest
 from tests.conftest import ROOT
 
 CEILINGS = {  # lines of a room, raised only in the commit that says why
-    "runtime": ("*.py", 32_011),  # linked kernels; long contexts; images; infill; embeddings; hostile; depth
+    "runtime": ("*.py", 32_061),  # linked kernels; long contexts; images; infill; embeddings; hostile; depth
     "export": ("*.py", 21_920),  # images; embeddings; first use; split files; floats of 4 and 8 bits; IQ4
-    "reader_edge": ("*.py", 20_567),  # long contexts; budgets; infill; embeddings; first use; split files; signatures
+    "reader_edge": ("*.py", 20_594),  # long contexts; budgets; infill; embeddings; first use; split files; signatures
     "wings": ("*.py", 3_650),
     "native": ("*", 9_000),
     "tests": (
         "*.py",
-        74_663,
-    ),  # releases; long contexts; images; first use; split files; llama-server
+        74_793,
+    ),  # attacks on images; releases; long contexts; images; first use; split files; llama-server
     "reader_edge/server": ("*.py", 8_426),  # images; kept responses; budgets; infill; models go; embeddings; first use
     "reader_edge/bench": ("*.py", 1_350),
     "benchmarks": ("*.py", 6_333),  # first tokens; long contexts; sessions of agents; split files; llama-server

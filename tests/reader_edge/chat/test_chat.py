@@ -54,9 +54,9 @@ def prompts(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     seen: list[object] = []
     read = PromptReader.read
 
-    def watch(self: PromptReader, prompt: Encodable) -> ReadPrompt:
+    def watch(self: PromptReader, prompt: Encodable, salt: str) -> ReadPrompt:
         seen.append(prompt)
-        return read(self, prompt)
+        return read(self, prompt, salt)
 
     monkeypatch.setattr(PromptReader, "read", watch)
     return seen

@@ -216,7 +216,7 @@ def test_an_answer_that_takes_too_long_is_given_up(async_engine: AsyncEngine, mo
 
 
 def test_a_fault_of_ours_is_shown_without_its_inside(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PromptReader, "read", lambda reader, prompt: 1 / 0)
+    monkeypatch.setattr(PromptReader, "read", lambda reader, prompt, salt: 1 / 0)
     assert_refused(served.post("/v1/completions", {"model": "demo", "prompt": "a"}), 500, "failed to answer")
 
 
