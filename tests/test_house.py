@@ -10,7 +10,7 @@ from tests.conftest import ROOT
 CEILINGS = {  # lines of a room, raised only in the commit that says why
     "runtime": ("*.py", 32_061),  # linked kernels; long contexts; images; infill; embeddings; hostile; depth
     "export": ("*.py", 21_920),  # images; embeddings; first use; split files; floats of 4 and 8 bits; IQ4
-    "reader_edge": ("*.py", 20_594),  # long contexts; budgets; infill; embeddings; first use; split files; signatures
+    "reader_edge": ("*.py", 20_606),  # long contexts; budgets; infill; embeddings; first use; split files; signatures
     "wings": ("*.py", 3_650),
     "native": ("*", 9_000),
     "tests": (

@@ -26,7 +26,7 @@ from reader_edge.terminal.shell_completion import MODEL
 )
 @click.option(
     "--past",
-    type=click.IntRange(min=0),
+    type=options.IntegerRange(0),
     default=0,
     help="Tokens before each answer: texts of other prompts stand before its own. Where the context holds fewer, "
     "answers go on to its end. Prompts take longer then: give more --minutes.",

@@ -9,7 +9,8 @@ first, and each variant has its share of the time.
 """
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -81,9 +82,9 @@ def prove(
     watched = budget or TimeBudget(), listener or ProofListener()
     prover = _Prover(engine, prompts, max_tokens, further, *watched, acceptance)
     refusal, is_interrupted = prover.refusal(), False
-    with tempfile.TemporaryDirectory(prefix="reader-edge-verify-") as folder:
+    with _prefix_files() as files:
         if past and prover.are_prefixes_kept:
-            prover.keep_prefixes(PrefixFiles(Path(folder), _PREFIX_BYTES))
+            prover.keep_prefixes(files)
         try:
             prover.cover()
         except KeyboardInterrupt:
@@ -97,6 +98,17 @@ def prove(
             "answers (-n) or more time (--minutes)."
         )
     return report
+
+
+@contextmanager
+def _prefix_files() -> Iterator[PrefixFiles]:
+    """Of a folder that goes with its block, behind what is still being written."""
+    with tempfile.TemporaryDirectory(prefix="reader-edge-verify-") as folder:
+        files = PrefixFiles(Path(folder), _PREFIX_BYTES)
+        try:
+            yield files
+        finally:
+            files.flush()
 
 
 class _Prover:
@@ -227,10 +239,10 @@ class _Prover:
             decoder.slots.prefixes = PrefixCache(self.prefixes, b"", decoder.cache)
         is_over = self._is_over(end)
         cut: list[Arrival] | None = None
-        with tempfile.TemporaryDirectory(prefix="reader-edge-verify-") as folder:
+        with _prefix_files() as files:
             if variant.is_restored:
                 before = make_trial_decoder(self.target, drafter, config, planner, self.engine.width_report)
-                prefixes = PrefixCache(PrefixFiles(Path(folder), _PREFIX_BYTES), b"", decoder.cache)
+                prefixes = PrefixCache(files, b"", decoder.cache)
                 before.slots.prefixes = decoder.slots.prefixes = prefixes
                 _answer(before, arrivals)
                 prefixes.flush()
