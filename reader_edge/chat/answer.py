@@ -1,16 +1,16 @@
 """One answer on standard output, as it comes or as JSON, and a conversation that goes on in another process."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
 from reader_edge.chat.answer_report import stats_fields, stats_table
-from reader_edge.terminal.console import print_table
+from reader_edge.terminal.console import late_progress, print_table
 from reader_edge.terminal.model_text import ModelText
-from reader_edge_runtime import Conversation, Engine, GenerationConfig, Message
+from reader_edge_runtime import Conversation, Engine, GenerationChunk, GenerationConfig, Message
 from reader_edge_runtime.atomic_file import check_writable, write_failure
 from reader_edge_runtime.decoding.session import check_rows
 from reader_edge_runtime.errors import ConfigError, PromptError, SessionError
@@ -57,10 +57,19 @@ def system_messages(system: str | None) -> list[Message]:
     return [] if system is None else [{"role": "system", "content": system}]
 
 
+def chunks_of(engine: Engine, prompt: Encodable, config: GenerationConfig) -> Iterator[GenerationChunk]:
+    """An answer as it comes. While a long prompt is read, a bar on a terminal tells how much of it was."""
+    with late_progress("Reading the prompt") as on_progress:
+        chunks = engine.stream(prompt, config, on_progress)
+        first = next(chunks)
+    yield first
+    yield from chunks
+
+
 def print_text(engine: Engine, prompt: Encodable, config: GenerationConfig, shows_stats: bool, note: str) -> str:
     """Write the answer as it comes, and return it. note: is printed behind it, where no statistics say as much."""
     text = ModelText()
-    stats = text.print_answer(engine.stream(prompt, config), engine.context_length)
+    stats = text.print_answer(chunks_of(engine, prompt, config), engine.context_length)
     if shows_stats:
         text.start_line()
         print_table(stats_table(engine, stats, config.sampling))

@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from reader_edge.chat.answer import check_messages_options, system_messages, with_template_args
+from reader_edge.chat.answer import check_messages_options, chunks_of, system_messages, with_template_args
 from reader_edge.chat.answer_report import stats_table
 from reader_edge.chat.chat_commands import HELP, LEAVING, ChatCommands, is_command
-from reader_edge.chat.dropped_images import with_dropped_images, with_read_images
+from reader_edge.chat.dropped_images import missing_images, with_dropped_images, with_read_images
 from reader_edge.chat.sampling_options import SamplingOptions
 from reader_edge.terminal.console import print_table
 from reader_edge.terminal.formatting import visible
@@ -84,7 +84,7 @@ class Chat:
         with suppress(ImportError):  # on Windows, whose console edits lines itself
             import readline  # noqa: F401  (importing it gives input() editing and a history)
         kind = "Type a message" if self.is_conversation else "Type a text to continue (this is not a chat model)"
-        images = " Paths of images in it are seen." if self.sees_images else ""
+        images = " It sees images whose paths are in it." if self.sees_images else ""
         click.echo(f"{kind}.{images} {HELP}", err=True)
         while True:
             try:
@@ -119,6 +119,8 @@ class Chat:
         content = with_dropped_images(text) if self.sees_images else text
         if not isinstance(content, str):
             click.echo(f"With {', '.join(visible(str(part['image'])) for part in content[:-1])}.", err=True)
+        if self.sees_images and (missing := missing_images(content)):
+            click.echo(f"No image file is at {visible(', '.join(missing))}: the model gets this as text.", err=True)
         question: dict[str, Any] = {"role": "user"}
         answer = ModelText(ends_line=True)
 
@@ -134,7 +136,7 @@ class Chat:
         whole = with_template_args(prompt, self.template_args)
         sampling = self.sampling.chosen(self.engine.sampling)
         config = replace(self.config, sampling=sampling, is_scored=self.shows_stats)
-        stats = answer.print_answer(self.engine.stream(whole, config), self.engine.context_length)
+        stats = answer.print_answer(chunks_of(self.engine, whole, config), self.engine.context_length)
         self.last = stats, config
         if self.shows_stats:
             print_table(stats_table(self.engine, stats, sampling))

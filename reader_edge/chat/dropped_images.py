@@ -21,8 +21,7 @@ def with_dropped_images(text: str) -> str | list[dict[str, Any]]:
     images: list[Path] = []
 
     def taken(word: re.Match[str]) -> str:
-        named = word["single"] or word["double"] or re.sub(r"\\(.)", r"\1", word["bare"])
-        path = Path(named)
+        path = _named(word)
         if path.suffix.lower() not in _ENDINGS:
             return word[0]
         path = _in_home(path) if word["bare"] else path
@@ -35,6 +34,16 @@ def with_dropped_images(text: str) -> str | list[dict[str, Any]]:
     if not images:
         return text
     return [*({"type": "image", "image": path} for path in images), {"type": "text", "text": words}]
+
+
+def missing_images(content: str | list[dict[str, Any]]) -> list[str]:
+    """The words in the text of what `with_dropped_images` returned that are called as images are."""
+    text = content if isinstance(content, str) else content[-1]["text"]
+    return [word[0] for word in _WORD.finditer(text) if _named(word).suffix.lower() in _ENDINGS]
+
+
+def _named(word: re.Match[str]) -> Path:
+    return Path(word["single"] or word["double"] or re.sub(r"\\(.)", r"\1", word["bare"]))
 
 
 def _in_home(path: Path) -> Path:

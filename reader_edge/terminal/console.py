@@ -6,7 +6,7 @@ import textwrap
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -33,6 +33,7 @@ from rich.text import Text
 from reader_edge.terminal.formatting import readable_time, visible
 
 _LEAST_WIDTH = 20  # that a table is squeezed to
+_LATE_S = 1.0
 
 OnProgress = Callable[[float, float], None]
 OnPhase = Callable[[str], None]
@@ -165,6 +166,21 @@ def count_progress(label: str) -> Iterator[OnProgress]:
 def share_progress(label: str) -> Iterator[OnProgress]:
     """A bar for a share of the whole, with the time that is left; never there in a pipe."""
     with _bars([label], TaskProgressColumn(), RemainingColumn()) as (on_progress,):
+        yield on_progress
+
+
+@contextmanager
+def late_progress(label: str) -> Iterator[OnProgress]:
+    """The same for what is mostly done at once: it is drawn when the work goes on beyond `_LATE_S`."""
+    begin, drawn = time.monotonic(), list[OnProgress]()
+    with ExitStack() as stack:
+
+        def on_progress(done: float, total: float) -> None:
+            if not drawn and done < total and time.monotonic() - begin > _LATE_S:
+                drawn.append(stack.enter_context(share_progress(label)))
+            for draw in drawn:
+                draw(done, total)
+
         yield on_progress
 
 

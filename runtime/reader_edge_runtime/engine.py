@@ -232,14 +232,21 @@ class Engine:
         return readers
 
     def stream(
-        self, prompt: Encodable, config: GenerationConfig | None = None, **options: Unpack[GenerationOptions]
+        self,
+        prompt: Encodable,
+        config: GenerationConfig | None = None,
+        on_progress: Callback | None = None,
+        **options: Unpack[GenerationOptions],
     ) -> Generator[GenerationChunk, None, None]:
         """Answer one prompt piece by piece; closing the iterator early ends the request. options: see `generate`.
 
+        on_progress: called with tokens of the prompt read and in all, as passes read it; it must not use the engine.
         The prompt is checked at once, and the request starts with the first chunk. Several streams may be read in turn,
         also by several threads. If the request fails, its error is raised behind the chunks that came before.
         """
-        return self._chunks(self.answer(*self.with_options(prompt, config, options)))
+        answer = self.answer(*self.with_options(prompt, config, options))
+        answer.request.on_progress = given_callback(on_progress, "on_progress")
+        return self._chunks(answer)
 
     def answer(
         self, prompt: Encodable, config: GenerationConfig | None = None, device: RemoteDrafts | None = None

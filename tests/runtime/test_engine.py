@@ -9,7 +9,7 @@ import pytest
 from reader_edge_runtime import DraftSources, Engine, EngineConfig, GenerationConfig, GenerationStats, SamplingConfig
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
-from reader_edge_runtime.errors import BusyError, ManifestError
+from reader_edge_runtime.errors import BusyError, ConfigError, ManifestError
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.generation_config import chosen_sampling
 from reader_edge_runtime.machine import processor
@@ -54,6 +54,20 @@ def test_stream_equals_generate_and_ends_with_statistics(engine: Engine) -> None
     assert chunks[-1].finish_reason == "length"
     assert chunks[-1].stats is not None
     assert chunks[-1].stats.num_tokens == 60
+
+
+def test_a_stream_tells_how_much_of_its_prompt_is_read(engine: Engine, held_out_texts: list[str]) -> None:
+    calls: list[tuple[int, int]] = []
+    chunks = list(engine.stream(held_out_texts[0], GREEDY, lambda *each: calls.append(each)))
+    num_tokens = len(engine.encode_prompt(held_out_texts[0]))
+    assert calls == sorted(set(calls))
+    assert {total for _, total in calls} == {calls[-1][0]} == {num_tokens}
+    engine.forget()
+    assert "".join(chunk.text for chunk in chunks) == engine.generate(held_out_texts[0], GREEDY).text
+    with pytest.raises(IndexError):
+        list(engine.stream("# tar", GREEDY, lambda done, _: [][done]))
+    with pytest.raises(ConfigError, match="on_progress is 3, but must be a function"):
+        engine.stream("# tar", GREEDY, 3)  # type: ignore[arg-type]
 
 
 def test_stream_closed_early_leaves_a_right_cache(engine: Engine) -> None:

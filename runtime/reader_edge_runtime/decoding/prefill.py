@@ -89,6 +89,8 @@ class Prefill:
             result = result.from_row(rows.start)
         if is_again:
             return len(tree)
+        if request.on_progress is not None:
+            request.on_progress(request.num_read_tokens, request.num_prompt_tokens)
         if is_last:
             request.acceptance.read_prompt(result, len(rows) - 1)
             self._scorer.take_choice(request, result, len(rows) - 1)

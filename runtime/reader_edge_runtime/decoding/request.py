@@ -42,6 +42,7 @@ class Request:
         request failed.
     remote: drafts of a remote client; None where there is none.
     error: what failed. priority: of waiting requests the lowest is next. num_read_tokens: of the prompt, by the target.
+    on_progress: called with these and the prompt's tokens after each pass over it; what it raises ends the request.
     is_closed: whether its constraint is needed no more.
     """
 
@@ -87,6 +88,7 @@ class Request:
         self.stats = GenerationStats(num_prompt_tokens=self.num_prompt_tokens)
         self.estimate, self.forced_estimate = AcceptanceEstimate(), AcceptanceEstimate()
         self.priority = self.num_read_tokens = 0
+        self.on_progress: Callable[[int, int], None] | None = None
         self.drafter: RequestDrafter | None = None
         self._hints = hints
         self.remote = hints.remote

@@ -9,6 +9,7 @@ import pytest
 from reader_edge.chat.chat import Chat
 from reader_edge.chat.sampling_options import SamplingOptions
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig, SamplingConfig
+from reader_edge_runtime.call_options import Callback
 from tests.conftest import make_as_new
 from tests.reader_edge.package_copy import CHAT_TEMPLATE, PackageCopy
 
@@ -55,9 +56,9 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, GenerationConfig
     seen: list[tuple[object, GenerationConfig]] = []
     stream = Engine.stream
 
-    def watch(self: Engine, prompt: object, config: GenerationConfig) -> object:
+    def watch(self: Engine, prompt: object, config: GenerationConfig, on_progress: Callback) -> object:
         seen.append((prompt, config))
-        return stream(self, prompt, config)  # type: ignore[arg-type]
+        return stream(self, prompt, config, on_progress)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Engine, "stream", watch)
     return seen

@@ -88,16 +88,17 @@ def test_a_chat_shows_images_to_the_model_and_remembers_them(
 ) -> None:
     (folder := cat.parent / "package").mkdir()
     engine, tower = seeing_engine(folder)
-    lines = iter([f'"{cat}" What is it?', "And now?", f"/save {cat.parent / 'kept'}", "/bye"])
+    lines = iter([f'"{cat}" What is it?', "And dog.png?", "And dog.png now?", f"/save {cat.parent / 'kept'}", "/bye"])
     monkeypatch.setattr(builtins, "input", lambda mark="": next(lines))
     chat = Chat(engine, GenerationConfig(max_tokens=4), None, is_raw=False, shows_stats=False)
     chat.run()
     shown = capsys.readouterr()
     expected = engine.generate("What is it?", GenerationConfig(max_tokens=4), images=[cat])
     assert chat.messages[1]["content"] == expected.text
-    assert len(chat.messages) == 4
+    assert len(chat.messages) == 6
+    assert shown.err.count("No image file is at dog.png: the model gets this as text.") == 1
     assert tower.num_passes == 1
     assert f"With {cat}." in shown.err
-    assert "Paths of images in it are seen." in shown.err
+    assert "It sees images whose paths are in it." in shown.err
     assert "A session keeps texts alone, and this conversation has images: /reset first." in shown.err
     assert not (cat.parent / "kept").exists()

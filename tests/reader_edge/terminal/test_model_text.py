@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 from rich.table import Table
 
 from reader_edge.cli import main
@@ -162,6 +163,19 @@ def test_progress_on_a_terminal_shows_labels_as_they_are(monkeypatch: pytest.Mon
         on_progress(1, 2)
     assert shown.getvalue().count(r"\x1b[2J") >= 3
     assert "\x1b[2J" not in shown.getvalue()
+
+
+def test_how_much_of_a_prompt_is_read_is_drawn_where_it_takes_long(
+    runner: CliRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = io.StringIO()
+    shown.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr("reader_edge.terminal.console.stderr_console", lambda: Console(file=shown))
+    for late_s, is_drawn in ((1e9, False), (-1.0, True)):
+        monkeypatch.setattr("reader_edge.terminal.console._LATE_S", late_s)
+        result = runner.invoke(main, ["run", "--no-calibrate", "-p", "# tar " * 400, "-n", "4"])
+        assert result.exit_code == 0
+        assert ("Reading the prompt" in shown.getvalue()) == is_drawn
 
 
 def test_where_answers_were_recorded_is_spelt_out(runner: CliRunner, tmp_path: Path) -> None:
