@@ -71,6 +71,7 @@ def _package(model: str | None, environment: "Environment", ends_at: float) -> "
 
 def _folder(model: str | None) -> "tuple[Path, list[CheckResult]]":
     """The package to look at, and the note on a model that is not exported yet."""
+    from reader_edge.models.exported import ModelSource, package_of
     from reader_edge.models.model_source import bundled_demo, find_stored
     from reader_edge_runtime.doctor.check_result import CheckResult, Severity
     from reader_edge_runtime.doctor.machine import check_stages
@@ -84,6 +85,9 @@ def _folder(model: str | None) -> "tuple[Path, list[CheckResult]]":
         return bundled_demo(), [note, *check_stages(read_pipeline(path))]
     if path.is_dir() and ((path / MANIFEST_NAME).exists() or (path / MANIFEST_NAME).is_symlink()):
         return path, []
+    package = package_of(ModelSource(path))  # of a file or a folder; of a name `find_stored` has it
+    if (package / MANIFEST_NAME).is_file():
+        return package, []
     found = f"'{path}' is not exported yet; the bundled demo is looked at in its place."
     return bundled_demo(), [
         CheckResult("model", Severity.NOTE, found, "`reader-edge run` exports it at its first use.")

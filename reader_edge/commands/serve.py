@@ -4,6 +4,7 @@ import logging
 import math
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -199,6 +200,7 @@ def serve(
     from reader_edge.server.settings import MAX_CHOICES, ServerSettings
     from reader_edge_runtime import AsyncEngine
     from reader_edge_runtime.drafting.sources.remote_source import RemoteSource
+    from reader_edge_runtime.images.decode import MISSING_PILLOW
     from reader_edge_runtime.package.model_package import ModelPackage
     from reader_edge_runtime.package.signature import check_signed
 
@@ -228,6 +230,8 @@ def serve(
             engine = load_engine(model, engine_config, drafted, rule)
             if tokens_a_s := engine.decoder.planner.times.prompt_tokens_per_s():
                 _LOG.info("Prompts are read at about %d tokens a second.", tokens_a_s)
+            if engine.package.manifest.images is not None and find_spec("PIL") is None:
+                _LOG.warning("'%s' sees images. %s", model_name(model), MISSING_PILLOW)
             return AsyncEngine(engine, serving)
 
         def serve_all(served: AsyncEngine | ModelPool, shown: str) -> None:

@@ -103,7 +103,8 @@ def test_whatever_is_given_can_be_shown() -> None:
     endless: list[object] = []
     for _ in range(100_000):
         endless = [endless]
-    assert short_repr("a" * 100) == "'" + "a" * 79
+    assert short_repr("a" * 100) == f"'{'a' * 75}...'"
+    assert short_repr("a" * 78) == repr("a" * 78)
     assert short_repr(10**5000) == short_repr(endless) == "too long to show"
     assert (short_repr(-(10**19)), short_repr(10**300)) == ("-10000000000000000000", "1e+300")
     assert short_repr(Odd()) == "a Odd that cannot be shown"

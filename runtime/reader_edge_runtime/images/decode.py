@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 ImageSource: TypeAlias = "bytes | bytearray | memoryview | str | os.PathLike[str] | Image"
 
+MISSING_PILLOW = "Images need Pillow, which is missing: pip install 'reader-edge[images]'."
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")  # of the 43 that Pillow opens
 MAX_BYTES = 20 << 20
 MAX_PIXELS = 50_000_000
@@ -50,7 +51,7 @@ def decode_image(source: ImageSource, name: str = "The image") -> UInt8Array:
     name: what sentences call one that has no path. Raises ImageError, and InstallationError without Pillow.
     """
     if importlib.util.find_spec("PIL") is None:
-        raise InstallationError("Images need Pillow, which is missing: pip install 'reader-edge[images]'.")
+        raise InstallationError(MISSING_PILLOW)
     from PIL.Image import Image
 
     if isinstance(source, str | os.PathLike):

@@ -16,7 +16,8 @@ def short_repr(value: object) -> str:
     """The beginning of a value's `repr`; of a whole number of many digits, how large it is."""
     try:
         is_long = isinstance(value, int) and _LONG <= abs(value) <= sys.float_info.max
-        return f"{value:g}" if is_long else f"{value!r:.80}"
+        shown = f"{value:g}" if is_long else repr(value)
+        return shown if len(shown) <= 80 else f"{shown[:76]}...{shown[-1]}"  # with the quote or bracket that ends it
     except (ValueError, OverflowError, RecursionError):  # Python shows no number of more than 4300 digits
         return "too long to show"
     except Exception:  # an object of somebody else's

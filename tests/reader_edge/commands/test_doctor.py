@@ -10,10 +10,12 @@ from click.testing import CliRunner
 
 from reader_edge.cli import main
 from reader_edge.commands import doctor as doctor_command
+from reader_edge.models.exported import ModelSource, package_of
 from reader_edge.terminal.doctor_report import without_folders
 from reader_edge_runtime.doctor import examine
 from reader_edge_runtime.doctor.check_result import CheckResult, Severity
 from reader_edge_runtime.doctor.environment import Environment
+from reader_edge_runtime.package.manifest import MANIFEST_NAME
 from reader_edge_runtime.package.pipeline_file import write_pipeline
 from tests.reader_edge.package_copy import PackageCopy
 from tests.stages_here import free_address
@@ -99,7 +101,7 @@ def test_a_model_that_is_not_here_does_not_work(runner: CliRunner, sound: list[C
     assert "broken  model: 'smollm2:135m' is not here. `reader-edge pull smollm2:135m` fetches it." in result.stdout
 
 
-def test_of_a_model_that_is_not_exported_the_demo_is_looked_at(
+def test_until_a_model_is_exported_the_demo_is_looked_at(
     runner: CliRunner, tmp_path: Path, sound: list[CheckResult], monkeypatch: pytest.MonkeyPatch, demo_folder: Path
 ) -> None:
     looked_at = []
@@ -114,6 +116,11 @@ def test_of_a_model_that_is_not_exported_the_demo_is_looked_at(
     assert result.exit_code == 0
     assert re.search("note    model: .* is not exported yet; the bundled demo", result.stdout)
     assert looked_at == [demo_folder]
+    monkeypatch.setattr("reader_edge.models.store.cache_folder", lambda: tmp_path / "cache")
+    (package := package_of(ModelSource(tmp_path))).mkdir(parents=True)
+    (package / MANIFEST_NAME).touch()
+    assert "exported" not in runner.invoke(main, ["doctor", str(tmp_path)]).stdout
+    assert looked_at == [demo_folder, package]
 
 
 def test_where_a_provider_fails_the_doctor_is_named(runner: CliRunner) -> None:

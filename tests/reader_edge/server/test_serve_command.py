@@ -18,6 +18,7 @@ from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine, Engine, EngineConfig, GenerationConfig, SamplingConfig
 from tests.reader_edge.package_copy import CHAT_TEMPLATE, PackageCopy
 from tests.reader_edge.server.conftest import Served
+from tests.seeing_engine import seeing_engine
 
 
 def test_without_a_key_it_listens_nowhere_else(runner: CliRunner, tmp_path: Path) -> None:
@@ -70,6 +71,19 @@ def test_choices_are_bounded_by_slots(runner: CliRunner, demo_folder: Path, monk
     assert f"Z INFO Serving '{demo_folder.name}' at http://127.0.0.1:" in last
     assert all(word in last for word in ("page", "/v1", "Anthropic's", "Ollama's"))
     assert promised[0].max_choices == 3
+
+
+def test_without_pillow_the_start_says_that_images_need_it(
+    runner: CliRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, _ = seeing_engine(tmp_path)
+    monkeypatch.setattr("reader_edge.models.model_source.load_engine", lambda *_: engine)
+    monkeypatch.setattr("reader_edge.server.listening.listen", lambda *_: None)
+    for pillow, is_warned in ((None, True), ("PIL", False)):
+        monkeypatch.setattr("reader_edge.commands.serve.find_spec", lambda name, pillow=pillow: pillow)
+        result = runner.invoke(main, ["serve", str(tmp_path), "--port", "0"])
+        assert result.exit_code == 0
+        assert ("pip install 'reader-edge[images]'" in result.stderr) == is_warned
 
 
 @pytest.mark.parametrize(
