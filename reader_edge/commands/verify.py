@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +12,9 @@ import reader_edge
 from reader_edge.commands import options
 from reader_edge.terminal.command_help import helpful_command
 from reader_edge.terminal.shell_completion import MODEL
+
+if TYPE_CHECKING:
+    from reader_edge.prompts import EvalPrompt
 
 
 @helpful_command("Prove that drafting changes no token.", "reader-edge verify smollm2:135m --minutes 5")
@@ -58,7 +62,7 @@ def verify(
     moments and are sometimes cancelled. First it drafts from the default sources; then from every combination of
     sources, beside a source that proposes nonsense, and with a drafter that knows the answers and hides them among
     wrong branches. Greedy answers are decoded twice: from the graph's best token ids, as usual, and from its logits, to
-    compare their bits.
+    compare their bits. Models that see are also given questions about drawn images.
 
     Each of these ways gets a share of --minutes. A table shows how many prompts each compared. Ctrl-C ends the proof
     early and shows what was covered.
@@ -100,6 +104,7 @@ def verify(
     questions = play_out(engine, file_prompts, config, True, lambda: budget.elapsed_s >= playing_end)
     if num_left := sum(len(each.turns) for each in file_prompts) - len(questions):
         click.echo(f"{num_left} later turns of conversations are left out: give more --minutes.", err=True)
+    questions += _about_images(engine, questions, config)
     with share_progress("Comparing") as on_progress:
         listener = ProofListener(
             on_progress, lambda seconds: click.echo(estimate_sentence(seconds, budget.seconds), err=True)
@@ -120,6 +125,18 @@ def verify(
         raise click.exceptions.Exit(1)
     if report.is_interrupted:
         raise click.exceptions.Exit(130)
+
+
+def _about_images(
+    engine: "reader_edge.Engine", questions: "list[EvalPrompt]", config: "reader_edge.GenerationConfig"
+) -> "list[EvalPrompt]":
+    """Further questions, of models that see."""
+    from reader_edge.verify.drawn_images import questions_about_images
+
+    found, refusals = questions_about_images(engine, questions, config)
+    for refusal in refusals:
+        click.echo(f"A question about images is left out: {refusal}", err=True)
+    return found
 
 
 def _check_certificate(model: str | None, path: Path, engine_config: "reader_edge.EngineConfig", as_json: bool) -> None:

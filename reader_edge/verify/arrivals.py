@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from reader_edge.verify.logit_comparer import LogitComparer, PlainAnswer
 from reader_edge_runtime import GenerationConfig
+from reader_edge_runtime.decoding.prompt_images import EncodedImage
 from reader_edge_runtime.decoding.request import Request
 
 _PLAIN_EVERY = 4  # requests of which one is decoded plainly beside drafted ones
@@ -19,7 +20,9 @@ class StepDecoder(Protocol):
 
     on_logits: Callable[[Request, npt.NDArray[np.float32]], None] | None
 
-    def submit(self, prompt_token_ids: Sequence[int], config: GenerationConfig) -> Request: ...
+    def submit(
+        self, prompt_token_ids: Sequence[int], config: GenerationConfig, *, images: Sequence[EncodedImage]
+    ) -> Request: ...
 
     def step(self) -> list[Request]: ...
 
@@ -88,7 +91,8 @@ def decode(
             step = max(step, coming[-1].step)
         while coming and coming[-1].step <= step:
             arrival = coming.pop()
-            request = decoder.submit(arrival.plain.prompt, replace(arrival.plain.config, is_drafted=arrival.is_drafted))
+            prompt, config = arrival.plain.prompt, replace(arrival.plain.config, is_drafted=arrival.is_drafted)
+            request = decoder.submit(prompt.token_ids, config, images=prompt.images)
             comparers[request], running[request] = LogitComparer(arrival.plain), arrival
         tired = list(_tired(running, step))
         if is_over():

@@ -26,8 +26,10 @@ from reader_edge_runtime.atomic_file import write_file
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.errors import UserFileError
+from reader_edge_runtime.images.prompt_reader import ReadPrompt
 from reader_edge_runtime.machine.processor import num_threads, processor_name
 from reader_edge_runtime.package.manifest import EXACT_ATTENTIONS, MAX_VOCAB
+from reader_edge_runtime.text.image_parts import holds_images
 from reader_edge_runtime.untrusted.untrusted_json import Sha256, Text, converted, read_json
 
 _SAMPLED, _MOST_TOKENS, _MOST_PROMPT = 4, 256, 4096
@@ -119,8 +121,8 @@ class CertificateCheck:
 
 def write_certificate(path: Path, engine: Engine, report: ProofReport, max_tokens: int) -> None:
     """Write what a proof found, with a sample of its prompts that is decoded once more. Raises OSError."""
-    encoded = [tuple(engine.encode_prompt(question.prompt)) for question in report.questions]
-    prompts = sorted((each[-_MOST_PROMPT:] for each in encoded), key=len)
+    texts = [question.prompt for question in report.questions if not holds_images(question.prompt)]
+    prompts = sorted((tuple(engine.encode_prompt(each)[-_MOST_PROMPT:]) for each in texts), key=len)
     length = min(max_tokens, _MOST_TOKENS)
     answers, _ = _compared(engine, prompts[:: -(-len(prompts) // _SAMPLED)], length)
     whole, part, none = coverage(report)
@@ -145,7 +147,7 @@ def write_certificate(path: Path, engine: Engine, report: ProofReport, max_token
         logit_rows=counts.logit_rows,
         logit_rows_equal=counts.logit_rows_equal,
         is_promise_kept=report.is_promise_kept,
-        sample=tuple(SampleAnswer(each.prompt, tuple(each.token_ids), _bits(each)) for each in answers),
+        sample=tuple(SampleAnswer((*each.prompt.token_ids,), (*each.token_ids,), _bits(each)) for each in answers),
     )
     write_file(path, msgspec.json.format(msgspec.json.encode(certificate), indent=1) + b"\n")
 
@@ -214,9 +216,10 @@ def check_verdict(check: CertificateCheck) -> str:
 def _compared(engine: Engine, prompts: Sequence[tuple[int, ...]], max_tokens: int) -> tuple[list[PlainAnswer], Counts]:
     """Plain greedy answers, and what comparing drafted ones with them found."""
     target, config = engine.decoder.target, engine.decoder.config
-    plain = PlainAnswers(target, config, prompts, max_tokens)
+    given = [ReadPrompt("", list(each), list(each)) for each in prompts]
+    plain = PlainAnswers(target, config, given, max_tokens)
     wanted = GenerationConfig(max_tokens, SamplingConfig(), ignores_eos=True)
-    requested = [PlainAnswer(number, prompt, wanted, [], []) for number, prompt in enumerate(prompts)]
+    requested = [PlainAnswer(number, prompt, wanted, [], []) for number, prompt in enumerate(given)]
     answers = [plain.decoded(each, lambda: False, max_tokens) for each in requested]
     drafter = RetrievalDrafter(DraftConfig()).wait()
     decoder = make_trial_decoder(target, drafter, config, RandomWidths(), engine.width_report)

@@ -72,7 +72,8 @@ class SharedDrafters:
     def take(self, answers: Sequence[PlainAnswer], variant: Variant) -> None:
         """Plain answers that the runs from now on compare."""
         texts = self.texts(variant)
-        texts += [text for answer in answers if (text := (answer.prompt, answer.token_ids)) not in texts]
+        given = [(tuple(answer.prompt.text_ids), answer.token_ids) for answer in answers]
+        texts += [text for text in given if text not in texts]
 
     def texts(self, variant: Variant) -> list[tuple[tuple[int, ...], list[int]]]:
         """Prompts and answers of a variant, which become more."""

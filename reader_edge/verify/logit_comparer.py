@@ -14,6 +14,7 @@ from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.forward_result import ForwardResult
+from reader_edge_runtime.images.prompt_reader import ReadPrompt
 from reader_edge_runtime.target import InFlightPass, Pass, PipelinedTarget, Target
 
 
@@ -26,7 +27,7 @@ class PlainAnswer:
     """
 
     question: int
-    prompt: tuple[int, ...]
+    prompt: ReadPrompt
     config: GenerationConfig
     token_ids: list[int]
     digests: list[bytes]
@@ -65,7 +66,9 @@ class LogitComparer:
     @property
     def counts(self) -> Counts:
         """What was compared of this answer."""
-        return Counts(self.num_tokens, int(self.divergence is not None), self.num_rows, self.num_rows_equal)
+        num_seeing = int(bool(self._plain.prompt.images) and self.num_tokens > 0)
+        is_divergent = self.divergence is not None
+        return Counts(self.num_tokens, int(is_divergent), self.num_rows, self.num_rows_equal, 0, 0, num_seeing)
 
     def compare_tokens(self, request: Request) -> None:
         """Compare the tokens emitted since the last call, up to the first divergence; all, of one that is given up."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import chain, cycle, islice
+from itertools import chain, cycle
 
 from reader_edge.verify.logit_comparer import PlainAnswer, digest
 from reader_edge.verify.variants import WIDEST_BATCH, Variant
@@ -13,6 +13,7 @@ from reader_edge_runtime.decoding.prefix_cache import PrefixCache
 from reader_edge_runtime.decoding.prefix_files import PrefixFiles
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.generation_config import chosen_sampling
+from reader_edge_runtime.images.prompt_reader import ReadPrompt
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.target import Target
 
@@ -32,20 +33,25 @@ def usual_sampling(manifest: Manifest) -> SamplingConfig:
     return chosen_sampling(manifest.sampling, {"seed": 0}) if manifest.sampling.get("temperature") else _SAMPLED
 
 
-def behind_long_texts(
-    prompts: Sequence[tuple[int, ...]], past: int, max_context: int, max_tokens: int
-) -> list[tuple[int, ...]]:
+def behind_long_texts(prompts: Sequence[ReadPrompt], past: int, max_context: int, max_tokens: int) -> list[ReadPrompt]:
     """Each prompt behind so much of others that about `past` tokens stand before its answer: a few more or fewer, so
     that batches are ragged. Where the context holds fewer, its end cuts each answer to about half."""
     most = min(past, max_context - max(1, max_tokens // 2))
     return [_behind_others(prompts, i, most - i % WIDEST_BATCH) for i in range(len(prompts))]
 
 
-def _behind_others(prompts: Sequence[tuple[int, ...]], which: int, length: int) -> tuple[int, ...]:
-    """A prompt behind others, of so many tokens in all; as it is where it is as long."""
-    prompt = prompts[which]
-    before = cycle(chain(*prompts[which:], *prompts[:which]))
-    return (*islice(before, max(0, length - len(prompt))), *prompt)
+def _behind_others(prompts: Sequence[ReadPrompt], which: int, length: int) -> ReadPrompt:
+    """A prompt behind others, of so many tokens in all; as it is where it is as long. One that is cut has no images."""
+    before, others = list[ReadPrompt](), cycle((*prompts[which:], *prompts[:which]))
+    missing = length - len(prompts[which].token_ids)
+    while missing > 0:
+        other = next(others)
+        if len(other.token_ids) > missing:
+            other = ReadPrompt("", other.text_ids[:missing], other.text_ids[:missing])
+        before.append(other)
+        missing -= len(other.token_ids)
+    _, token_ids, text_ids, images = zip(*before, prompts[which], strict=True)
+    return ReadPrompt("", [*chain(*token_ids)], [*chain(*text_ids)], (*chain(*images),))
 
 
 class PlainAnswers:
@@ -58,7 +64,7 @@ class PlainAnswers:
         self,
         target: Target,
         config: EngineConfig,
-        prompts: Sequence[tuple[int, ...]],
+        prompts: Sequence[ReadPrompt],
         max_tokens: int,
         acceptance: AcceptanceRule = EXACT,
     ) -> None:
@@ -102,7 +108,8 @@ class PlainAnswers:
             decoder.slots.prefixes = PrefixCache(self.prefixes, b"", decoder.cache)
         digests: list[bytes] = []
         decoder.on_logits = lambda _, row: digests.append(digest(row))
-        request = decoder.submit(requested.prompt, replace(requested.config, is_drafted=False, acceptance=EXACT))
+        plain = replace(requested.config, is_drafted=False, acceptance=EXACT)
+        request = decoder.submit(requested.prompt.token_ids, plain, images=requested.prompt.images)
         while request.is_running and not (is_over() and request.num_output_tokens >= min_tokens):
             decoder.step()
         is_whole = not request.is_running
@@ -126,14 +133,15 @@ class PlainAnswers:
         sampled = replace(samplings[question % len(samplings)], seed=1 + question)
         return [self._unanswered(question, prompt, each, ARRIVING_CHUNK) for each in (SamplingConfig(), sampled)]
 
-    def _long_prompt(self, question: int) -> tuple[int, ...]:
-        """A prompt behind so much of others that it takes several chunks."""
-        length = min(_LONG_PROMPT, self._target.manifest.max_context - self.max_tokens)
-        return _behind_others(self._prompts, question, length)
+    def _long_prompt(self, question: int) -> ReadPrompt:
+        """A prompt behind so much of others that it takes several chunks; one with images behind itself, so that two
+        differ in their images alone."""
+        prompt, most = self._prompts[question], self._target.manifest.max_context - self.max_tokens
+        if prompt.images:
+            return _behind_others([prompt], 0, min(max(_LONG_PROMPT, 2 * len(prompt.token_ids)), most))
+        return _behind_others(self._prompts, question, min(_LONG_PROMPT, most))
 
-    def _unanswered(
-        self, question: int, prompt: tuple[int, ...], sampling: SamplingConfig, chunk: int = 0
-    ) -> PlainAnswer:
+    def _unanswered(self, question: int, prompt: ReadPrompt, sampling: SamplingConfig, chunk: int = 0) -> PlainAnswer:
         rule = self._acceptance
         config = GenerationConfig(self.max_tokens, sampling, ignores_eos=True, acceptance=rule)
         return PlainAnswer(question, prompt, config, [], [], chunk)

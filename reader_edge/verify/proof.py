@@ -23,13 +23,14 @@ from reader_edge.verify.result import ProofReport
 from reader_edge.verify.variants import Job, TimeBudget, schedule, settings
 from reader_edge_runtime import DraftConfig, Engine, GenerationConfig, SamplingConfig
 from reader_edge_runtime.acceptance import EXACT, AcceptanceRule
-from reader_edge_runtime.assembly import make_trial_decoder
+from reader_edge_runtime.assembly import make_trial_decoder, prompt_reader
 from reader_edge_runtime.decoding.prefix_cache import CHUNK, PrefixCache
 from reader_edge_runtime.decoding.prefix_files import PrefixFiles
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.source import DraftSource
 from reader_edge_runtime.errors import DraftError, ProofError
+from reader_edge_runtime.images.prompt_reader import ReadPrompt
 from reader_edge_runtime.target import PipelinedTarget
 
 _REFUSED_TOKENS = 8
@@ -77,7 +78,8 @@ def prove(
             f"The acceptance rule {acceptance.name!r} is not exact, so its answers are not those of plain decoding: "
             "only exact rules can be proven."
         )
-    prompts = [tuple(engine.encode_prompt(question.prompt)) for question in questions]
+    reader = prompt_reader(engine.package, engine.tokenizer, engine.decoder.target, engine.decoder.config)
+    prompts = [reader.read(question.prompt) for question in questions]
     prompts = behind_long_texts(prompts, past, engine.package.manifest.max_context, max_tokens)
     watched = budget or TimeBudget(), listener or ProofListener()
     prover = _Prover(engine, prompts, max_tokens, further, *watched, acceptance)
@@ -117,7 +119,7 @@ class _Prover:
     def __init__(
         self,
         engine: Engine,
-        prompts: Sequence[tuple[int, ...]],
+        prompts: Sequence[ReadPrompt],
         max_tokens: int,
         further: Sequence[DraftSource],
         budget: TimeBudget,
@@ -135,8 +137,7 @@ class _Prover:
         cache = engine.decoder.cache
         self.are_prefixes_kept = cache.has_all_rows and cache.has_host_rows
         usual, others = settings(list(self.drafters.further), self.are_prefixes_kept)
-        # Short prompts first: of little time, less goes into what is the same in every way.
-        self.jobs = schedule(usual, others, sorted(range(len(prompts)), key=lambda i: len(prompts[i])))
+        self.jobs = schedule(usual, others, _in_order(prompts))
         self.tallies = {setting: Tally(setting) for setting in (*usual, *others)}
         self.prefixes: PrefixFiles | None = None
         self.longest_text = 0
@@ -159,12 +160,13 @@ class _Prover:
     def refusal(self) -> str | None:
         """See ProofReport."""
         config = GenerationConfig(min(_REFUSED_TOKENS, self.max_tokens), SamplingConfig(), ignores_eos=True)
-        requested = PlainAnswer(0, self.prompts[0][:1], config, [], [])
+        first = self.prompts[0].text_ids[:1]
+        requested = PlainAnswer(0, ReadPrompt("", first, first), config, [], [])
         plain = self.plain.decoded(requested, lambda: False, 0)
         vocab_size = self.target.manifest.vocab_size
         drafter = RetrievalDrafter(DraftConfig(), [HostileSource(range(vocab_size, vocab_size + 100))]).wait()
         decoder = make_trial_decoder(self.target, drafter, self.engine.decoder.config, RandomWidths())
-        request = decoder.submit(plain.prompt, plain.config)
+        request = decoder.submit(first, plain.config)
         while request.is_running:
             decoder.step()
         emitted, error = request.output_token_ids, request.error
@@ -294,10 +296,21 @@ class _Prover:
         self.listener.on_progress(round(1000 * min(share, 1)), 1000)
 
 
+def _in_order(prompts: Sequence[ReadPrompt]) -> list[int]:
+    """Short texts first: of little time, less goes into what is the same in every way. Behind two of them come two
+    prompts with images, as they were given."""
+    by_length = sorted(range(len(prompts)), key=lambda i: len(prompts[i].token_ids))
+    texts = [i for i in by_length if not prompts[i].images]
+    seeing = [i for i, prompt in enumerate(prompts) if prompt.images]
+    turns = {i: number // 2 for few in (texts, seeing) for number, i in enumerate(few)}
+    return sorted(turns, key=lambda i: turns[i])
+
+
 def _answer(decoder: StepDecoder, arrivals: Sequence[Arrival]) -> None:
     """Answer all of these, whatever comes. Raises what a request failed of."""
     for each in arrivals:
-        decoder.submit(each.plain.prompt, replace(each.plain.config, is_drafted=each.is_drafted))
+        config = replace(each.plain.config, is_drafted=each.is_drafted)
+        decoder.submit(each.plain.prompt.token_ids, config, images=each.plain.prompt.images)
     while requests := decoder.step():
         for request in requests:
             if request.error is not None:

@@ -107,6 +107,8 @@ def proof_verdict(engine: Engine, report: ProofReport) -> list[str]:
     lines += [f"{counts.tokens_compared} tokens compared, {counts.divergences} divergences:"]
     lines += [_variant_sentence(variant, part.counts) for variant, part in report.by_variant().items()]
     lines += [_category_sentence(category, counts) for category, counts in report.by_category().items()]
+    if counts.answers_with_images:
+        lines.append(f"{counts.answers_with_images} of the answers compared are about images.")
     for run, divergence in report.first_divergences():
         lines.append(_divergence_sentence(engine, run, divergence, report.questions[divergence.prompt].text))
     if report.refusal is not None:

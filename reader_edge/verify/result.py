@@ -29,6 +29,7 @@ class Counts:
 
     logit_rows: rows whose bits were compared with plain decoding's; 0 where the variant reads none.
     top_rows, top_rows_agreeing: see WatchedTarget; 0 too where no logits were read, and for a single answer.
+    answers_with_images: whose prompts have some.
     """
 
     tokens_compared: int = 0
@@ -37,6 +38,7 @@ class Counts:
     logit_rows_equal: int = 0
     top_rows: int = 0
     top_rows_agreeing: int = 0
+    answers_with_images: int = 0
 
     @classmethod
     def total(cls, several: Iterable["Counts"]) -> "Counts":

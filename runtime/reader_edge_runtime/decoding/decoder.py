@@ -8,6 +8,7 @@ from reader_edge_runtime.decoding.draft_permission import UNCHECKED, DraftPermis
 from reader_edge_runtime.decoding.kv_budget import FIRST_CAPACITY, KvBudget
 from reader_edge_runtime.decoding.planning.planner import Planner, StepPlan
 from reader_edge_runtime.decoding.prefill import Prefill, PrefillBudget
+from reader_edge_runtime.decoding.prompt_images import EncodedImage
 from reader_edge_runtime.decoding.recorder import Recorder, recorded
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.sampling.constraint import Constraint
@@ -94,9 +95,10 @@ class Decoder:
         is_stop: Callable[[int], bool] | None = None,
         sampler: Sampler | None = None,
         constraint: Constraint | None = None,
+        images: Sequence[EncodedImage] = (),
     ) -> Request:
         """Queue a request, which `step` decodes; see Request. Raises PromptError, ConfigError or CapacityError."""
-        request = Request(prompt_token_ids, config, self.target.manifest, is_stop, sampler, constraint)
+        request = Request(prompt_token_ids, config, self.target.manifest, is_stop, sampler, constraint, images=images)
         self.enqueue(request)
         return request
 

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageText
 from reader_edge_runtime.arrays import Float32Array
 from tests.tiny_models import build_tiny_model, build_tiny_tokenizer
 
-IMAGE_ID = 300
+IMAGE_ID, MAX_CONTEXT = 300, 512
 GRIDS = ((2, 3), (3, 1))  # blocks of the two images
 Inputs = dict[str, npt.NDArray[Any]]
 
@@ -160,7 +160,8 @@ EYES["gemma4-whole"] = replace(
 def build_seeing_model(name: str, folder: Path) -> Path:
     """Write a model around a tiny text model, as transformers writes it, and what stands for a processor's config."""
     eyes = EYES[name]
-    text = AutoModelForCausalLM.from_pretrained(build_tiny_model(eyes.text, folder / "text", **eyes.text_keys))
+    keys = {"max_position_embeddings": MAX_CONTEXT, **eyes.text_keys}
+    text = AutoModelForCausalLM.from_pretrained(build_tiny_model(eyes.text, folder / "text", **keys))
     config = AutoConfig.for_model(
         name.partition("-")[0],
         text_config=text.config.to_dict(),

@@ -1,18 +1,25 @@
 """Engines of exported models that see: transformers' own logits behind two images, and drafts that change nothing."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from PIL import Image
 from transformers import AutoModelForImageTextToText
 
+from reader_edge.cli import main
+from reader_edge.verify import variants
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig, GenerationResult
 from reader_edge_runtime.arrays import Float32Array
+from reader_edge_runtime.decoding import prompt_images
+from reader_edge_runtime.decoding.prompt_images import DIGEST_BYTES, image_token_id
 from reader_edge_runtime.decoding.request import Request
+from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.images.patches import prepare
 from reader_edge_runtime.package.images import ImageRules
 from reader_edge_runtime.package.model_package import ModelPackage
@@ -73,9 +80,7 @@ def test_drafted_answers_about_images_are_plain_ones_beside_texts(
     name: str, exported: Callable[[str], tuple[Path, Path]], tmp_path: Path
 ) -> None:
     _, package = exported(name)
-    prompts = [question(CAT), question(), question(DOG)]
-    if not name.startswith("gemma4"):  # whose images are enlarged, and fill the context
-        prompts += [question(CAT, DOG), question(DOG, CAT)]
+    prompts = [question(CAT), question(), question(DOG), question(CAT, DOG), question(DOG, CAT)]
     plain = Engine.load(package, EngineConfig(is_calibrated=False, is_drafted=False))
     expected = [bits_of(plain.generate(prompt, GREEDY)) for prompt in prompts]
     assert len(set(expected)) == len(prompts)
@@ -125,3 +130,49 @@ def _pixels(rules: ImageRules) -> tuple[torch.Tensor, torch.Tensor]:
     patches = np.concatenate([part.inputs["patches"] for part in parts])
     sides = [[1, *(rules.merge_size * side for side in part.grid)] for part in parts]
     return torch.from_numpy(patches), torch.tensor(sides)
+
+
+VERIFY = ("verify", "--json", "--minutes", "0", "-n", "7")
+
+
+@pytest.fixture
+def prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file of two, for a proof with few drafters."""
+    monkeypatch.setattr(variants, "DRAFTERS", ("stress", variants.DEFAULT))
+    path = tmp_path / "prompts.txt"
+    path.write_text("the cat\ntides rise and fall\n")
+    return path
+
+
+@pytest.mark.parametrize("name", EYES)
+def test_a_proof_has_answers_about_images_of_every_kind_of_eyes(
+    name: str, exported: Callable[[str], tuple[Path, Path]], prompts: Path
+) -> None:
+    KernelLoader.shared().wait()  # until then nothing is drafted
+    result = CliRunner().invoke(main, [*VERIFY, str(exported(name)[1]), "--prompts", str(prompts)])
+    assert result.exit_code == 0, result.output
+    fields = json.loads(result.stdout)
+    assert "is left out" not in result.stderr
+    for run in fields["runs"]:
+        if run["way"] in ("greedy by top ids", "greedy by logits", "sampled"):
+            assert run["answers_with_images"] == 4
+            assert run["tokens_compared"] == 7 * (2 + 4)
+        else:  # some are given up before their first token, and texts stand behind images
+            assert run["answers_with_images"] > 2
+    assert fields["divergences"] == 0
+    assert fields["logit_rows_bit_equal"] is fields["is_promise_kept"] is True
+    seen = fields["categories"]["images"]
+    assert seen["tokens_compared"] > 7 * 4
+    assert seen["logit_rows"] == seen["logit_rows_equal"] > 0
+
+
+def test_rows_of_another_image_are_caught_by_a_proof(
+    exported: Callable[[str], tuple[Path, Path]], prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where one id stands for every image, and prefixes are found by ids."""
+    monkeypatch.setattr(prompt_images, "image_token_id", lambda _, number: image_token_id(bytes(DIGEST_BYTES), number))
+    result = CliRunner().invoke(main, [*VERIFY, str(exported("mistral3")[1]), "--prompts", str(prompts)])
+    assert result.exit_code == 1
+    fields = json.loads(result.stdout)
+    assert fields["categories"]["images"]["divergences"] > 0
+    assert fields["categories"]["none"]["divergences"] == 0

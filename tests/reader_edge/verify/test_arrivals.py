@@ -23,13 +23,15 @@ from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.errors import DraftError
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.forward_result import ForwardResult
+from reader_edge_runtime.images.prompt_reader import ReadPrompt
 from reader_edge_runtime.target import Pass
 from tests.drafted_text import DraftedText
 
 QUESTIONS = list(map(EvalPrompt, ["# tar\n\n", "1. Save the file.\n2. Save the file.\n3.", "Zürich 🙂", "# git\n"]))
 MAX_TOKENS = 16
+CONFIG = GenerationConfig(max_tokens=20)
 ANSWERS = [
-    PlainAnswer(i, (i,), GenerationConfig(max_tokens=20), list(range(100 * i, 100 * i + 20)), [bytes([i])] * 20)
+    PlainAnswer(i, ReadPrompt("", [i], [i]), CONFIG, list(range(100 * i, 100 * i + 20)), [bytes([i])] * 20)
     for i in range(9)
 ]
 

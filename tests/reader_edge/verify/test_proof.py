@@ -32,6 +32,7 @@ from reader_edge_runtime.errors import ProofError
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.forward_result import ForwardResult
+from reader_edge_runtime.images.prompt_reader import ReadPrompt
 from reader_edge_runtime.target import Pass
 from tests.random_drafter import SecondBest
 from tests.reader_edge.package_copy import PackageCopy
@@ -259,13 +260,13 @@ def test_answers_that_meet_the_context_limit_are_compared_to_their_end(package: 
 
 
 def test_prompts_stand_behind_those_of_others_as_far_as_the_context_goes() -> None:
-    prompts = [(1, 2), (3, 4, 5)]
+    prompts = [ReadPrompt("", ids, ids) for ids in ([1, 2], [3, 4, 5])]
     assert behind_long_texts(prompts, 0, 300, 12) == prompts
-    first, second = behind_long_texts(prompts, 200, 300, 12)
+    first, second = (each.token_ids for each in behind_long_texts(prompts, 200, 300, 12))
     assert (len(first), len(second)) == (200, 199)  # a ragged batch
-    assert (first[:6], first[-2:]) == ((1, 2, 3, 4, 5, 1), prompts[0])
-    assert (second[:6], second[-3:]) == ((3, 4, 5, 1, 2, 3), prompts[1])
-    assert [len(each) for each in behind_long_texts(prompts, 1 << 20, 300, 12)] == [294, 293]
+    assert (first[:6], first[-2:]) == ([1, 2, 3, 4, 5, 1], [1, 2])
+    assert (second[:6], second[-3:]) == ([3, 4, 5, 1, 2, 3], [3, 4, 5])
+    assert [len(each.token_ids) for each in behind_long_texts(prompts, 1 << 20, 300, 12)] == [294, 293]
 
 
 @pytest.mark.usefixtures("few_drafters")
