@@ -13,6 +13,7 @@ from transformers import AutoModelForImageTextToText
 
 from reader_edge.cli import main
 from reader_edge.verify import variants
+from reader_edge.verify.certificate import read_certificate
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig, GenerationResult
 from reader_edge_runtime.arrays import Float32Array
@@ -176,3 +177,15 @@ def test_rows_of_another_image_are_caught_by_a_proof(
     fields = json.loads(result.stdout)
     assert fields["categories"]["images"]["divergences"] > 0
     assert fields["categories"]["none"]["divergences"] == 0
+
+
+def test_a_certificate_samples_answers_to_texts(
+    exported: Callable[[str], tuple[Path, Path]], prompts: Path, tmp_path: Path
+) -> None:
+    path, package = tmp_path / "certificate.json", str(exported("mistral3")[1])
+    arguments = ["verify", package, "-n", "7", "--minutes", "1e-9", "--certificate", str(path), "--prompts"]
+    for _ in range(2):  # written, then checked
+        result = CliRunner().invoke(main, [*arguments, str(prompts)])
+        assert result.exit_code == 0, result.output
+    written = read_certificate(path)
+    assert (written.prompts, len(written.sample)) == (6, 2)
