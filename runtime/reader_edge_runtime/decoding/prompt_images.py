@@ -12,13 +12,13 @@ import numpy as np
 
 from reader_edge_runtime.arrays import Float32Array, Int64Array
 from reader_edge_runtime.errors import PromptError
+from reader_edge_runtime.package.images import MAX_IMAGE_TOKENS
 from reader_edge_runtime.package.package_parts import ImagesPart
 from reader_edge_runtime.target import ImageRows
 
 DIGEST_BYTES = 32
 ID_BYTES = DIGEST_BYTES + 4
-_NUMBER_BITS = 20
-MAX_IMAGE_TOKENS = 1 << _NUMBER_BITS
+_NUMBER_BITS = MAX_IMAGE_TOKENS.bit_length() - 1
 _MARK = 1 << 8 * DIGEST_BYTES  # above every digest, so that an id tells that it is one
 FIRST_IMAGE_ID = _MARK << _NUMBER_BITS
 

@@ -18,12 +18,12 @@ from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.decoding.prompt_images import (
     DIGEST_BYTES,
     FIRST_IMAGE_ID,
-    MAX_IMAGE_TOKENS,
     image_token,
     image_token_id,
 )
 from reader_edge_runtime.decoding.slot_arrays import MAX_PLACES, arrays_of, contents_of
 from reader_edge_runtime.errors import CapacityError, DraftError, PromptError, SessionError
+from reader_edge_runtime.package.images import MAX_IMAGE_TOKENS
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.text.conversation import Message
 from reader_edge_runtime.text.conversation_check import sound_messages

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from reader_edge_runtime.errors import ImageError
-from reader_edge_runtime.package.images import QWEN_FAMILIES, TILED_FAMILIES, ImageRules
+from reader_edge_runtime.package.images import MAX_IMAGE_TOKENS, MAX_RESIZED, QWEN_FAMILIES, TILED_FAMILIES, ImageRules
 
 Size = tuple[int, int]  # height and width, or rows and columns
 
@@ -54,7 +54,7 @@ class ImageLayout:
 
 
 def lay_out(width: int, height: int, rules: ImageRules) -> ImageLayout:
-    """Of an image of so many pixels. Raises ImageError for one too narrow for its model."""
+    """Of an image of so many pixels. Raises ImageError for one too narrow for its model, or too large."""
     sizes, tiles, overview = _SIZES[rules.family](height, width, rules)
     tile = (rules.tile_size, rules.tile_size)
     parts = [tile] * (tiles[0] * tiles[1]) + ([overview] if overview else [])
@@ -62,6 +62,9 @@ def lay_out(width: int, height: int, rules: ImageRules) -> ImageLayout:
         (part[0] // rules.patch_size // rules.merge_size, part[1] // rules.patch_size // rules.merge_size)
         for part in parts
     ]
+    if max(map(math.prod, sizes)) > MAX_RESIZED or sum(map(math.prod, grids)) > MAX_IMAGE_TOKENS:
+        most = f"more than {MAX_RESIZED} pixels or {MAX_IMAGE_TOKENS} tokens"
+        raise ImageError(f"An image of {width} x {height} pixels would have {most} for this model: shrink or crop it.")
     texts = _texts(grids, tiles, rules)
     return ImageLayout(sizes, tiles, tuple(map(ImagePart, parts, grids, texts)))
 

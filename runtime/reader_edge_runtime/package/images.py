@@ -31,9 +31,13 @@ _PLACEHOLDERS = {"mistral3": "[IMG]", "gemma3": "<image_soft_token>", "gemma4": 
     QWEN_FAMILIES, "<|image_pad|>"
 )
 MAX_TILES = 256
+MAX_IMAGE_TOKENS = 1 << 20  # of an image
+MAX_RESIZED = 1 << 26  # pixels of an image in any of its sizes
+_MOST_POSITION_WEIGHTS = 1 << 23
+_LEAST_STD = 2.0**-10  # of values from 0 to 1: beyond, pixels would be no finite numbers
 
 _Side = Annotated[int, Meta(ge=1, le=64)]
-_Pixels = Annotated[int, Meta(ge=0, le=1 << 26)]
+_Pixels = Annotated[int, Meta(ge=0, le=MAX_RESIZED)]
 _Edge = Annotated[int, Meta(ge=0, le=4096)]
 _Channels = Annotated[tuple[Annotated[float, Meta(ge=-16, le=16)], ...], Meta(max_length=3)]
 
@@ -71,8 +75,10 @@ class ImageRules(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=
         for name in _OPTIONAL_NUMBERS:
             if bool(getattr(self, name)) != (name in _NUMBERS[self.family]):
                 raise ValueError(f"{name} is a number of other families, or is missing in {self.family}")
-        if (len(self.mean), len(self.std)) not in ((0, 0), (3, 3)) or not all(self.std):
-            raise ValueError("mean and std are three numbers each or none, and no std is 0")
+        if (len(self.mean), len(self.std)) not in ((0, 0), (3, 3)) or not all(
+            abs(each) >= _LEAST_STD for each in self.std
+        ):
+            raise ValueError("mean and std are three numbers each or none, and no std is near 0")
         self._check_sizes()
 
     def _check_sizes(self) -> None:
@@ -86,6 +92,11 @@ class ImageRules(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=
         num_tiles = math.ceil(self.longest_edge / self.tile_size) ** 2 if self.tile_size else 0
         if num_tiles > MAX_TILES or (self.max_tiles and not 2 <= self.min_tiles <= self.max_tiles):
             raise ValueError(f"an image has from 2 to {MAX_TILES} tiles")
+        if self.max_tiles * self.tile_size**2 > MAX_RESIZED:
+            raise ValueError(f"an image's tiles have at most {MAX_RESIZED} pixels together")
+        num_patches = max(self.tile_size**2, self.max_pixels) // self.patch_size**2
+        if self.family == "lfm2_vl" and num_patches * self.position_side**2 > _MOST_POSITION_WEIGHTS:
+            raise ValueError(f"positions have at most {_MOST_POSITION_WEIGHTS} weights")
         if self.window_size % self.unit:
             raise ValueError("window_size is no multiple of patch_size * merge_size")
 

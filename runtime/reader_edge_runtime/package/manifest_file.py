@@ -10,6 +10,7 @@ import msgspec
 from reader_edge_runtime.atomic_file import write_file
 from reader_edge_runtime.errors import ManifestError, PackageError
 from reader_edge_runtime.generation_config import is_own_sampling
+from reader_edge_runtime.package.images import QWEN_FAMILIES
 from reader_edge_runtime.package.manifest import GRAPH_NAME, MANIFEST_NAME, TOKENIZER_NAME, Manifest
 from reader_edge_runtime.package.package_parts import (
     MOST_STATES,
@@ -89,7 +90,8 @@ def _relations(manifest: Manifest) -> Iterator[tuple[object, str, object]]:
         yield manifest.attention == "exact" and stage is None, "images", images
         yield images.width == manifest.hidden_size, "images.width", images.width
         yield images.token_id < manifest.vocab_size, "images.token_id", images.token_id
-        yield images.position_axes != 2, "images.position_axes", images.position_axes
+        has_axes = images.rules.family in QWEN_FAMILIES
+        yield images.position_axes in (1, 3 if has_axes else 1), "images.position_axes", images.position_axes
     if stage is not None:
         yield (misfit := stage.misfit(manifest.num_layers)) is None, f"stage.{misfit}", stage
 

@@ -56,6 +56,21 @@ def test_no_size_makes_more_than_a_bounded_number_of_tokens(name: str) -> None:
             assert all(min(size) > 0 for size in layout.sizes)
 
 
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("qwen3_5", {"patch_size": 1, "merge_size": 1}),
+        ("gemma4", {"patch_size": 1, "merge_size": 1, "max_pixels": 1 << 26}),
+        ("mistral3", {"patch_size": 1, "merge_size": 1, "longest_edge": 4096}),
+        ("qwen3_5", {"patch_size": 64, "merge_size": 64, "min_pixels": 1 << 26, "max_pixels": 1 << 26}),
+    ],
+)
+def test_rules_of_a_package_cannot_ask_for_more_than_bounds_allow(name: str, changed: dict[str, object]) -> None:
+    rules = msgspec.convert({**msgspec.to_builtins(RULES[name]), **changed}, ImageRules)
+    with pytest.raises(ImageError, match="would have more than 67108864 pixels or 1048576 tokens for this model"):
+        lay_out(3001, 3999, rules)
+
+
 @pytest.mark.parametrize("name", RULES)
 def test_rules_come_back_from_a_manifest(name: str) -> None:
     assert msgspec.json.decode(msgspec.json.encode(RULES[name]), type=ImageRules) == RULES[name]
@@ -79,6 +94,9 @@ def test_rules_come_back_from_a_manifest(name: str) -> None:
         ("smolvlm", {"tile_size": 8}),
         ("lfm2_vl", {"min_tiles": 11}),
         ("lfm2_vl", {"tile_size": 500}),
+        ("lfm2_vl", {"tile_size": 4096, "max_tiles": 256}),
+        ("lfm2_vl", {"position_side": 1024}),
+        ("qwen3_5", {"std": [0.5, 0.5, 1e-60]}),
     ],
 )
 def test_rules_that_cannot_be_are_refused(name: str, changed: dict[str, object]) -> None:

@@ -106,7 +106,7 @@ def test_unusable_manifest_is_one_sentence(folder: Path, change: Callable[[Field
 
 PART = SpeculatorPart("eagle3", 1, 4, 2, 16, 48, 32, 4, (1, 0))
 RULES = ImageRules("gemma3", 14, 4, "bilinear", (0.5,) * 3, (0.5,) * 3, tile_size=896)
-IMAGES = ImagesPart(5, 16, RULES, 3, "sliding")
+IMAGES = ImagesPart(5, 16, RULES, 1, "sliding")
 STAGE = StagePart(1, 2, 0, 2, 16, "0a" * 32)
 
 
@@ -168,6 +168,7 @@ def test_speculators_images_and_stages_are_read_back_equal(folder: Path) -> None
         ({"images": IMAGES}, lambda f: f["images"].update(width=8), r"unusable images.width \(8\)"),
         ({"images": IMAGES}, lambda f: f["images"].update(token_id=1 << 23), "unusable images.token_id"),
         ({"images": IMAGES}, lambda f: f["images"].update(position_axes=2), "unusable images.position_axes"),
+        ({"images": IMAGES}, lambda f: f["images"].update(position_axes=3), "unusable images.position_axes"),
         ({"images": IMAGES}, lambda f: f["images"].update(sees_whole_image="some"), "images.sees_whole_image"),
         ({"images": IMAGES}, lambda f: f.update(attention="fast"), "unusable images"),
     ],
