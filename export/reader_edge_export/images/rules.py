@@ -147,9 +147,9 @@ def _processor_values(folder: Path) -> tuple[_Values, _Values]:
 def _check_keys(values: _Values, family: str, read: set[str]) -> None:
     """Refuse by name what would change pixels or the text that stands for them."""
     kind = values.values.get("image_processor_type")
-    if kind is not None and kind not in {
+    if kind is not None and kind not in [
         f"{name}ImageProcessor{end}" for name in _TYPES[family] for end in ("", "Fast")
-    }:
+    ]:
         words = f"of which {' and '.join(f'{name}ImageProcessor' for name in _TYPES[family])} can be exported"
         raise UnsupportedArchitectureError(f"{values.name} names a {short_repr(kind)}, {words}: {_REMEDY}.")
     fixed = _FIXED | {"image_token": "[IMG]" if family == "mistral3" else None}

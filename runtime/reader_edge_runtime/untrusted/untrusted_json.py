@@ -71,6 +71,8 @@ def converted(values: object, kind: type[Kind], name: str, error: type[ReaderEdg
         except (LookupError, TypeError, AttributeError, StopIteration):  # of a name that looks like a place
             fault = "is unusable"
         raise error(f"{name} {fault}: {remedy}.") from None
+    except UnicodeEncodeError:  # of what Python's own parser lets through
+        raise error(f"{name} has a text with half a character: {remedy}.") from None
 
 
 def _fault(error: str, values: Any, kind: type) -> str:
