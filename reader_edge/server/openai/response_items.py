@@ -3,6 +3,7 @@
 import copy
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, cast
 
@@ -147,12 +148,20 @@ class ReasoningText(_Text, tag_field="type", tag="reasoning_text"):
     """A part of what the model thought."""
 
 
-class InputImage(JsonObject, tag_field="type", tag="input_image"):
+class InputImage(JsonObject, tag_field="type", tag="input_image", dict=True):
     """A picture, as a data URL."""
 
     detail: str | None = None
     file_id: str | None = None
     image_url: str | None = None
+
+    @cached_property
+    def part(self) -> dict[str, Any]:
+        """As conversations have it; of those that go on from a kept response, the same bytes. Raises ApiError."""
+        if self.image_url is None:
+            sentence = "'input' has a picture without 'image_url', but no files are kept here: give it as a data URL."
+            raise ApiError(400, sentence, "input")
+        return image_part(bytes_of_url(self.image_url, "input"))
 
 
 _PARTS = Meta(description="a text, or a list of parts of type 'input_text' or 'input_image'")
@@ -304,16 +313,7 @@ def _content(content: str | Sequence[_Text | InputImage]) -> str | list[dict[str
     """A text where it is nothing else. Raises ApiError."""
     if isinstance(content, str) or not any(isinstance(part, InputImage) for part in content):
         return _text(content)
-    return [
-        _image(part) if isinstance(part, InputImage) else {"type": "text", "text": _text([part])} for part in content
-    ]
-
-
-def _image(part: InputImage) -> dict[str, Any]:
-    if part.image_url is None:
-        sentence = "'input' has a picture without 'image_url', but no files are kept here: give it as a data URL."
-        raise ApiError(400, sentence, "input")
-    return image_part(bytes_of_url(part.image_url, "input"))
+    return [part.part if isinstance(part, InputImage) else {"type": "text", "text": _text([part])} for part in content]
 
 
 def _text(content: str | Sequence[_Text | InputImage]) -> str:

@@ -16,7 +16,7 @@ from reader_edge.server.openai.response_items import InputItem, InputMessage, it
 
 _NONE = "No responses are kept here: start the server with `--keep-responses N`, or send the whole 'input' again."
 
-_MAX_CHARACTERS = 256 << 20  # of all kept responses together: the items of one request may take 4 MiB
+_MAX_CHARACTERS = 256 << 20  # of all kept responses together: a request's items may take 4 MiB, or 32 with images
 
 
 @dataclass(frozen=True, slots=True)

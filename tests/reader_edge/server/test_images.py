@@ -160,6 +160,27 @@ def test_every_interface_shows_images_to_the_model(seeing: Served, kind: str) ->
     assert counts[1] - counts[0] == 8 - 6  # tokens of their images
 
 
+def test_a_response_goes_on_from_one_with_an_image(seeing: Served) -> None:
+    served = Served(seeing.engine, ServerSettings("demo", max_kept_responses=2))
+    path, body = _question("responses", base64.b64encode(png(picture(1))).decode())
+    body |= {"model": "demo", "temperature": 0}
+    first = served.post(path, body).json()
+    next_one = {"role": "user", "content": "And now?"}
+    going_on = served.post(path, {**body, "input": [next_one], "previous_response_id": first["id"]}).json()
+    whole = served.post(path, {**body, "input": [*body["input"], *first["output"], next_one]}).json()
+    assert going_on["usage"]["input_tokens"] == whole["usage"]["input_tokens"]
+    assert going_on["output"][0]["content"] == whole["output"][0]["content"]
+
+
+def test_an_image_that_is_kept_takes_memory_once() -> None:
+    body = decode(
+        {"model": "a", "input": [{"role": "user", "content": [{"type": "input_image", "image_url": URL}]}]},
+        ResponsesBody,
+    )
+    first, second = (messages_of(body.prompts(ToolUse())[0])[0]["content"][0]["image"] for _ in range(2))
+    assert first is second
+
+
 def test_tokens_of_images_are_counted_alone(seeing: Served) -> None:
     data = base64.b64encode(png(picture(1))).decode()
     expected = len(seeing.engine.engine.encode_prompt(Conversation([{"role": "user", "content": [shown(1), TEXT]}])))
