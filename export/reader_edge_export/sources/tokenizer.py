@@ -41,7 +41,8 @@ def check_ids(fast: FastTokenizer, given: Iterable[tuple[int, str]], path: Path)
 
 def write_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     """Write tokenizer.json and the chat templates that the tokenizer has."""
-    tokenizer.backend_tokenizer.save(str(folder / TOKENIZER_NAME))
+    text = tokenizer.backend_tokenizer.to_str(pretty=True)  # its own `save` raises bare exceptions on a full disk
+    (folder / TOKENIZER_NAME).write_bytes(text.encode())
     write_chat_templates(tokenizer, folder)
 
 

@@ -19,6 +19,7 @@ from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.package.package_parts import VISION_GRAPH_NAME
 from tests.export.images.seeing_models import IMAGE_ID, build_seeing_model
 from tests.export.sources.quantized.test_float_formats import WRITERS, quantize
+from tests.small_disk import small_disk
 from tests.tiny_models import change_config
 
 
@@ -53,6 +54,14 @@ def test_eyes_come_along_unless_they_are_not_wanted(model: Path, tmp_path: Path)
     assert plain.files.keys() == alone.files.keys()
     assert VISION_GRAPH_NAME not in plain.files
     assert plain.files[GRAPH_NAME] == alone.files[GRAPH_NAME]
+
+
+@pytest.mark.parametrize("num_bytes", [100, 100_000, 400_000])
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(model: Path, tmp_path: Path, num_bytes: int) -> None:
+    """It ends in the tokenizer, in the graph that sees or in the weights of the text model."""
+    with small_disk(num_bytes), pytest.raises(ReaderEdgeError, match=r"cannot be written \(File too large\)"):
+        export_model(model, tmp_path / "out", ExportOptions("fp32", check="none"))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_does_not_say_how_pixels_are_read_is_its_text_model(spoilt: Path) -> None:
