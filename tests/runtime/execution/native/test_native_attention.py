@@ -59,6 +59,20 @@ def test_attention_of_extreme_values_keeps_the_bits(past: int, kind: Attention, 
     attention.check(**cached_feed(feed | peaked, kind))
 
 
+@pytest.mark.parametrize("kind", FORMS, ids=str)
+@pytest.mark.parametrize("past", [0, 130])
+def test_queries_of_any_size_keep_the_bits(past: int, kind: Attention, tmp_path: Path) -> None:
+    """Zero, too small for a scale, as large as scores allow, and with one number above all others."""
+    attention = _attention(tmp_path, 64, 2, 7, kind)
+    feed = attention_feed(np.random.default_rng(past), past, 4, 2, 7, 64)
+    query = feed["query"] * np.float32([0, 1e-42, 3e15, 1e-20]).reshape(4, 1)
+    query[:, :, 3, 5] = 30
+    query[:, 1] = -query[:, 1]
+    attention.check(**cached_feed(feed | {"query": query.astype(np.float32)}, kind))
+    tiny = {name: (feed[name] * np.float32(1e-42)).astype(np.float32) for name in ("key", "past_key")}
+    attention.check(**cached_feed(feed | tiny, kind))
+
+
 @pytest.mark.parametrize("sharpness", [2, 6, 20])
 @pytest.mark.parametrize(("head_size", "num_nodes"), [(64, 1), (64, 8), (80, 3)])
 def test_rows_that_hardly_count_keep_the_bits(head_size: int, num_nodes: int, sharpness: int, tmp_path: Path) -> None:
