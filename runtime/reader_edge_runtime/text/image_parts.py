@@ -157,7 +157,12 @@ class ImageTexts:
         Raises PromptError where there are not as many marks as images.
         """
         places = [found.start() for found in re.finditer(re.escape(self.mark), masked)]
-        if len(places) != len(self.texts):
+        if len(places) < len(self.texts):
+            raise PromptError(
+                f"The messages have {len(self.texts)} images, of which the model's chat template shows {len(places)}: "
+                "put them into messages of the user."
+            )
+        if len(places) > len(self.texts):
             raise PromptError(
                 f"The messages have {len(places)} places for images ({self.mark!r} in their text), and "
                 f"{len(self.texts)} came: leave it out of what you write."

@@ -128,6 +128,10 @@ def test_drafted_answers_are_plain_ones_in_a_batch_with_images_and_without(seein
         (question({**shown(CAT), "width": 5}), "no field"),
         (Conversation(question(shown(CAT)), images=[DOG]), "1 of the images have no part"),
         (Conversation([{"role": "system", "content": "Hi"}], images=[DOG]), "no message of the user"),
+        (
+            [{"role": "tool", "content": [shown(CAT)]}, *question()],
+            "template shows 0: put them into messages of the user",
+        ),
         (Conversation([{"role": "user", "content": MARK}], images=[DOG]), "have 2 places for images .* and 1 came"),
         (f"Is {MARK} here?", "for which an image must come"),
         (question(*[shown(CAT)] * 257), "257 images, but may have 256"),
