@@ -116,6 +116,19 @@ def test_a_linked_library_of_these_sources_is_taken_and_no_other(nothing_compile
     assert library.linked_library() == own
 
 
+def test_where_a_linked_library_cannot_be_loaded_llvm_takes_its_place(
+    nothing_compiled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = (nothing_compiled / library.object_name(CompileTarget.of_this_machine())).with_suffix(".so")
+    own.write_bytes(b"no library")
+    monkeypatch.setattr(library, "machine_code", lambda: b"compiled here")
+    monkeypatch.setattr(library, "_loaded_by_llvm", lambda code: lambda name: 1)
+    assert KernelLibrary.found().address("counts.forget") == 1
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(DraftError, match=r"are not loaded \(.*\); install the wheel again, or pip install"):
+        KernelLibrary.found()
+
+
 def test_without_a_wheel_s_kernels_and_without_llvm_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(DraftError, match=r"^Nothing can be drafted: no wheel .*; pip install 'reader-edge\[jit\]'\.$"):

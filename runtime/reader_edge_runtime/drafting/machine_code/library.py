@@ -46,7 +46,21 @@ class KernelLibrary:
     @functools.cache
     def shared(cls) -> "KernelLibrary":
         """The library of this process; compiled first where it is not there, which takes half a minute."""
-        return cls(linked_library() or machine_code())
+        return cls.found()
+
+    @classmethod
+    def found(cls) -> "KernelLibrary":
+        """The wheel's, or one that is compiled here. Raises DraftError where there is none that this system loads."""
+        if (linked := linked_library()) is not None:
+            try:
+                return cls(linked)
+            except OSError as error:  # damaged, or made for another C library
+                if importlib.util.find_spec("llvmlite") is None:
+                    remedy = "install the wheel again, or pip install 'reader-edge[jit]'"
+                    raise DraftError(
+                        f"Nothing can be drafted: its kernels are not loaded ({error}); {remedy}."
+                    ) from error
+        return cls(machine_code())
 
     def address(self, name: str) -> int:
         """Where a kernel's code begins."""
