@@ -77,14 +77,15 @@ def read_image(path: Path) -> bytes:
 @contextmanager
 def _refusing(name: str) -> Iterator[None]:
     """Whatever Pillow raises over a broken image as an ImageError, and nothing of what it warns of."""
-    from PIL.Image import DecompressionBombError
+    from PIL.Image import DecompressionBombError, DecompressionBombWarning
 
     try:
         with warnings.catch_warnings(action="ignore"):
+            warnings.simplefilter("error", DecompressionBombWarning)  # a GIF's frame takes memory when it is opened
             yield
     except ImageError:
         raise
-    except DecompressionBombError:
+    except (DecompressionBombError, DecompressionBombWarning):
         raise _too_large(name, f"more than {MAX_PIXELS}") from None
     except MemoryError:
         raise ImageError(f"{name} needs more memory than is free: shrink it.") from None

@@ -152,6 +152,13 @@ def _gif_frame(width: int, height: int) -> bytes:
     return bytes(data)
 
 
+def _gif_cleared(width: int, height: int) -> bytes:
+    """The same, whose place is cleared behind it: Pillow takes memory for that as soon as it opens the file."""
+    data = _gif_frame(width, height)
+    at = data.index(b"\x2c\0\0\0\0" + struct.pack("<HH", width, height))
+    return data[:at] + b"\x21\xf9\x04\x08\0\0\0\0" + data[at:]
+
+
 def _bmp(width: int, height: int) -> bytes:
     data = bytearray(encoded(RGB, "BMP"))
     data[18:26] = struct.pack("<ii", width, height)
@@ -182,7 +189,9 @@ def _webp_lossless(width: int, height: int) -> bytes:
 
 
 @pytest.mark.parametrize("size", [(12_000, 12_000), (8_000, 8_000), (MAX_SIDE, MAX_SIDE)])
-@pytest.mark.parametrize("made", [_png, _jpeg, _gif, _gif_frame, _bmp, _webp, _webp_lossy, _webp_lossless])
+@pytest.mark.parametrize(
+    "made", [_png, _jpeg, _gif, _gif_frame, _gif_cleared, _bmp, _webp, _webp_lossy, _webp_lossless]
+)
 def test_more_pixels_than_the_limit_are_refused_before_memory_is_taken(
     made: Callable[[int, int], bytes], size: tuple[int, int]
 ) -> None:
