@@ -17,7 +17,8 @@ def short_repr(value: object) -> str:
     try:
         is_long = isinstance(value, int) and _LONG <= abs(value) <= sys.float_info.max
         shown = f"{value:g}" if is_long else repr(value)
-        return shown if len(shown) <= 80 else f"{shown[:76]}...{shown[-1]}"  # with the quote or bracket that ends it
+        end = shown[-1:] if shown[-1:] in "'\"])}>" else ""
+        return shown if len(shown) <= 80 else f"{shown[:76]}...{end}"
     except (ValueError, OverflowError, RecursionError):  # Python shows no number of more than 4300 digits
         return "too long to show"
     except Exception:  # an object of somebody else's

@@ -170,7 +170,7 @@ def test_calls_and_what_tools_wrote_are_taken_as_messages(served: Served) -> Non
         ({"tools": [], "tool_choice": "required"}, "but there are no 'tools': give some"),
         (
             {"tools": [], "tool_choice": {"type": "function", "function": {"name": "x" * 10_000}}},
-            f"'tool_choice' is '{'x' * 79}, but there are no 'tools'",
+            f"'tool_choice' is '{'x' * 75}...', but there are no 'tools'",
         ),
         (
             {"tool_choice": "any"},

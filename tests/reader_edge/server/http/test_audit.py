@@ -26,12 +26,13 @@ WATCHED = (
     "exec",
     "compile",
 )
+FREE_MEMORY = ("/proc/meminfo", "/sys/fs/cgroup/")  # looked at for every text, whatever it says
 EVENTS: list[str] = []
 _is_watching = False
 
 
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
-    if _is_watching and event.startswith(WATCHED):
+    if _is_watching and event.startswith(WATCHED) and not str(*arguments[:1]).startswith(FREE_MEMORY):
         EVENTS.append(f"{event} {arguments!r:.200}")
 
 

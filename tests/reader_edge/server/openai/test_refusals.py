@@ -51,7 +51,7 @@ def assert_refused(response: Any, status: int, words: str = "") -> None:
         ({"temperature": "hot"}, "a number"),
         ({"temperature": -1}, "'temperature' is -1, but must be a number from 0 to 100."),
         ({"temperature": float("nan")}, "is not JSON"),
-        ({"temperature": 10**400}, "00, but must be a number"),
+        ({"temperature": 10**400}, "00..., but must be a number"),
         ({"top_p": -0.1}, "'top_p' is -0.1, but must be a number from 0 to 1."),
         ({"n": 0}, "'n' is 0, but must be a whole number from 1 to 1024."),
         ({"n": 17}, "17 answers together: 1 to 16 are given"),
