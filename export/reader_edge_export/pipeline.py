@@ -63,7 +63,7 @@ def export_model(
                 found.check_keepable()
             path = options.calibration_text
             calibration = TextSet.bundled("calibration") if path is None else TextSet.read(path)
-            images = find_images(found) if options.can_see else None
+            images = find_images(found, on_message) if options.can_see else None
             speculator = _speculator(options, found)
             own_files = [] if speculator is None else speculator.files
             key = export_key(found, options, calibration, own_files)

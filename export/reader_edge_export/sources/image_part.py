@@ -1,7 +1,7 @@
 """The part of a folder's model that sees images: its config, which is checked before anything heavy is imported."""
 
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -84,9 +84,10 @@ class ImagePart:
         return FAMILIES[self.model_type]
 
 
-def find_images(source: Source) -> ImagePart | None:
+def find_images(source: Source, on_message: Callable[[str], None] = lambda line: None) -> ImagePart | None:
     """What sees images in a model's folder; None where nothing does, or nothing says how pixels become its input.
 
+    on_message: gets a line about the latter.
     Raises ExportError or UnsupportedArchitectureError for a config that it cannot be exported by.
     """
     if not isinstance(source, HuggingFaceSource) or not source.is_part:
@@ -94,8 +95,13 @@ def find_images(source: Source) -> ImagePart | None:
     config = read_json(source.folder / "config.json")
     model_type, vision = config.get("model_type"), config.get("vision_config")
     family = FAMILIES.get(str(model_type))
-    has_rules = any((source.folder / name).is_file() for name in _PROCESSOR_NAMES)
-    if family is None or vision is None or not has_rules or not set(family.modules) <= set(source.left_out):
+    if family is None or vision is None or not set(family.modules) <= set(source.left_out):
+        return None
+    if not any((source.folder / name).is_file() for name in _PROCESSOR_NAMES):
+        on_message(
+            f"'{source.folder}' sees images, but has neither {' nor '.join(_PROCESSOR_NAMES)}, which say how: the "
+            "package will read texts alone, unless you add the file and export again."
+        )
         return None
     for key, wanted in family.fixed.items():
         if config.get(key, wanted) != wanted:

@@ -67,7 +67,9 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(model: Path, tmp_path: P
 def test_a_folder_that_does_not_say_how_pixels_are_read_is_its_text_model(spoilt: Path) -> None:
     assert find_images(find_source(spoilt, None)) is not None
     (spoilt / "preprocessor_config.json").unlink()
-    assert find_images(find_source(spoilt, None)) is None
+    lines: list[str] = []
+    assert find_images(find_source(spoilt, None), lines.append) is None
+    assert ["has neither preprocessor_config.json nor processor_config.json" in line for line in lines] == [True]
     assert find_images(find_source(spoilt / "text", None)) is None
 
 
