@@ -145,7 +145,10 @@ def _in_one_sentence(error: click.UsageError) -> click.UsageError:
     """Without the lines about usage and help that click tells before it; help that was requested stays."""
     if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
         return error
-    return click.UsageError(visible(error.format_message()))
+    found = error.format_message()
+    if error.ctx is not None and found.startswith("No such command") and found.endswith("'."):
+        found = f"{found[:-1]}: `{error.ctx.command_path} --help` lists them."
+    return click.UsageError(visible(found))
 
 
 def _interrupted() -> click.exceptions.Exit:

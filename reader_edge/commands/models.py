@@ -53,7 +53,7 @@ def list_models(as_json: bool) -> None:
     rows = [
         (
             model.name,
-            f"{part.what}, not tuned" if part.is_untuned else part.what,
+            f"{part.what}{', not tuned' if part.is_untuned else ''}{'' if part.is_readable else _UNREADABLE}",
             readable_size(part.num_bytes),
             time.strftime("%Y-%m-%d %H:%M", time.localtime(part.time)),
         )
@@ -63,6 +63,9 @@ def list_models(as_json: bool) -> None:
         click.echo("No models yet: `reader-edge pull smollm2:135m` fetches one.", err=True)
         return
     print_columns([("NAME", "WHAT", "SIZE", "SINCE"), *rows])
+
+
+_UNREADABLE = ", not for this version"
 
 
 def _timestamp(seconds: float) -> str:

@@ -40,13 +40,15 @@ _INTERVAL_S = 0.1
 class StoredPart:
     """Something that is stored of a model. time: when it was complete, in seconds since the epoch.
 
-    is_untuned: a package of which `reader-edge tune` makes more. path: of its folder.
+    is_untuned: a package of which `reader-edge tune` makes more. is_readable: False for a package that this version
+    cannot load, as one of another version of the format. path: of its folder.
     """
 
     what: str
     num_bytes: int
     time: float
     is_untuned: bool
+    is_readable: bool
     path: Path
 
 
@@ -119,9 +121,11 @@ class StoredModel:
         for place in sorted(self.folder.glob("[!.]*")):
             if what := _kind(place):
                 with suppress(FileNotFoundError):  # a download that became the source meanwhile
-                    parts.append(
-                        StoredPart(what, folder_bytes(place), place.lstat().st_mtime, _is_untuned(place), place)
-                    )
+                    manifest = _manifest(place)
+                    is_untuned = manifest is not None and not manifest.is_tuned
+                    is_readable = manifest is not None or not _PACKAGE.fullmatch(place.name)
+                    num_bytes, time = folder_bytes(place), place.lstat().st_mtime
+                    parts.append(StoredPart(what, num_bytes, time, is_untuned, is_readable, place))
         return parts
 
     def remove(self) -> int:
@@ -207,10 +211,6 @@ def _kind(place: Path) -> str | None:
         return "unfinished download"
     package = _PACKAGE.fullmatch(place.name)
     return f"package, {package[1]}" if package and (place / MANIFEST_NAME).is_file() else None
-
-
-def _is_untuned(place: Path) -> bool:
-    return (manifest := _manifest(place)) is not None and not manifest.is_tuned
 
 
 def _manifest(place: Path) -> Manifest | None:

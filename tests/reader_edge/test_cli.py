@@ -89,6 +89,11 @@ def test_a_prompt_beside_that_of_the_option_has_no_place(runner: CliRunner) -> N
     assert result.stderr.endswith("Error: The prompt is given with -p, so 'Why?' has no place: leave it out.\n")
 
 
+def test_where_no_command_is_of_that_name_a_list_of_them_is_named(runner: CliRunner) -> None:
+    shown = runner.invoke(main, ["bench", "model.gguf"], prog_name="reader-edge").stderr
+    assert shown == "Error: No such command 'model.gguf': `reader-edge bench --help` lists them.\n"
+
+
 def test_version_is_the_package_s(runner: CliRunner) -> None:
     assert runner.invoke(main, ["--version"]).stdout == f"reader-edge, version {reader_edge.__version__}\n"
 

@@ -17,6 +17,7 @@ from reader_edge.cli import main
 from reader_edge.models.pull import pulled
 from reader_edge.models.store import StoredModel, stored_models
 from reader_edge_runtime.errors import CatalogueError
+from reader_edge_runtime.package.manifest import MANIFEST_NAME
 from tests.reader_edge.package_copy import PackageCopy
 
 
@@ -49,10 +50,14 @@ def test_programs_get_the_list_as_one_json_object(runner: CliRunner, model: Stor
     os.utime(model.folder / "source", (1_700_000_000, 1_700_000_000))
     package, source = json.loads(runner.invoke(main, ["list", "--json"]).stdout)["models"]
     assert source == {
-        **{"name": "owner/model", "what": "source", "num_bytes": 1500, "is_untuned": False},
+        **{"name": "owner/model", "what": "source", "num_bytes": 1500, "is_untuned": False, "is_readable": True},
         **{"time": "2023-11-14T22:13:20+00:00", "path": str(model.folder / "source")},
     }
-    assert (package["what"], package["is_untuned"]) == ("package, int8", True)
+    assert (package["what"], package["is_untuned"], package["is_readable"]) == ("package, int8", True, True)
+    (Path(package["path"]) / MANIFEST_NAME).write_text('{"format_version": 1}')
+    package = json.loads(runner.invoke(main, ["list", "--json"]).stdout)["models"][0]
+    assert (package["is_untuned"], package["is_readable"]) == (False, False)
+    assert "package, int8, not for this version  " in runner.invoke(main, ["list"]).stdout
     model.remove()
     assert json.loads(runner.invoke(main, ["list", "--json"]).stdout) == {"models": []}
 
