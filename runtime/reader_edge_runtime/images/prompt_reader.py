@@ -1,8 +1,10 @@
 """Prompts as a model reads them: token ids, and the images that some of these stand for."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from reader_edge_runtime.errors import PromptError, PromptTooLongError
+from reader_edge_runtime.images.decode import ImageSource
 from reader_edge_runtime.images.image_encoder import ImageEncoder, SeenImage
 from reader_edge_runtime.text.conversation import Encodable
 from reader_edge_runtime.text.image_parts import ImageTexts, holds_images, with_neutral_parts
@@ -42,9 +44,21 @@ class PromptReader:
                 raise PromptError(f"The prompt spells {mark!r}, for which an image must come: leave it out.")
             return ReadPrompt(prompt, token_ids, token_ids)
         chat, images = with_neutral_parts(prompt), list[SeenImage]()
+        try:
+            self._open(chat.images, images, encoder, salt)
+            texts = ImageTexts(encoder.part.rules.template_mark, [image.text for image in images])
+            token_ids = self._tokenizer.encode_chat(chat, texts)
+        except BaseException:
+            images.clear()  # pixels, which an error's traceback would hold as long as somebody holds the error
+            raise
+        text_ids = [token_id for token_id in token_ids if token_id != encoder.part.token_id]
+        return ReadPrompt(chat, token_ids, text_ids, tuple(images))
+
+    def _open(self, sources: Sequence[ImageSource], images: list[SeenImage], encoder: ImageEncoder, salt: str) -> None:
+        """Append all of them. Raises PromptError for more than there may be."""
         num_tokens = num_pixels = 0
-        for number, source in enumerate(chat.images, 1):
-            name = "The image" if len(chat.images) == 1 else f"Image {number}"
+        for number, source in enumerate(sources, 1):
+            name = "The image" if len(sources) == 1 else f"Image {number}"
             images.append(encoder.open(source, name, salt))
             num_tokens, num_pixels = num_tokens + images[-1].num_tokens, num_pixels + images[-1].num_pixels
             if num_pixels > _MOST_PIXELS:
@@ -56,7 +70,3 @@ class PromptReader:
                     "also hold the text and the answer: give fewer or smaller ones."
                 )
                 raise PromptTooLongError(sentence, num_tokens, self._max_context)
-        texts = ImageTexts(encoder.part.rules.template_mark, [image.text for image in images])
-        token_ids = self._tokenizer.encode_chat(chat, texts)
-        text_ids = [token_id for token_id in token_ids if token_id != encoder.part.token_id]
-        return ReadPrompt(chat, token_ids, text_ids, tuple(images))

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import threading
+import traceback
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -174,6 +175,16 @@ def test_an_engine_of_many_answers_runs_the_tower_beside_decoding(seeing: Seeing
     cat, dog = asyncio.run(read())
     assert cat == wanted != dog
     assert tower.num_passes == 2
+
+
+def test_a_refusal_holds_no_pixels(seeing: Seeing) -> None:
+    """A server's requests wait with their errors until they are answered."""
+    prompt = question(*[shown(picture(n, 56, 56)) for n in range(5)])
+    with pytest.raises(PromptTooLongError) as refused:
+        seeing[0].generate(prompt, GREEDY)
+    frames = [frame for frame, _ in traceback.walk_tb(refused.value.__traceback__)]
+    held = [value for frame in frames for value in frame.f_locals.values()]
+    assert not any(isinstance(each, SeenImage) for value in held if isinstance(value, list) for each in value)
 
 
 class WaitingTower(CountedTower):
