@@ -5,7 +5,7 @@ an image differ in their ids, so that nothing that compares texts takes one imag
 reaches these ids, and nothing but decoding sees them: drafters and penalties get the text without images.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -155,9 +155,15 @@ class PromptImages:
         seen_whole = [(first, last) for first, last in spans.tolist()]
         return ImageRows(np.where(index >= 0, index - named[0], -1), features, positions, seen_whole)
 
-    def load(self) -> None:
-        """Have all features made that nobody has made yet. Raises ProviderError."""
-        self._features(0, int(np.count_nonzero(self._index >= 0)))
+    def load(self, is_left: Callable[[], bool]) -> None:
+        """Have all features made that nobody has made yet. Raises ProviderError.
+
+        is_left: whether nobody waits for them any more, which is looked at before each image.
+        """
+        for image in self._images:
+            if is_left():
+                return
+            _ = image.features
 
     def _features(self, first: int, last: int) -> Float32Array:
         """Those of the prompt's image tokens from number first to last."""

@@ -45,29 +45,37 @@ class Preparation:
         self, prompt: Encodable, config: GenerationConfig | None, device: RemoteDrafts | None = None
     ) -> Answer:
         """Raises what `Engine.answer` does, and BusyError for more grammars than may be."""
+        left = threading.Event()  # nobody waits any more
         if not isinstance(config, GenerationConfig) or config.grammar is None:
             if not holds_images(prompt):
-                return await asyncio.to_thread(self._made, prompt, config, device)
-            return await asyncio.wrap_future(self._seeing.submit(self._made, prompt, config, device))
+                return await asyncio.to_thread(self._made, prompt, config, device, left)
+            try:
+                return await asyncio.wrap_future(self._seeing.submit(self._made, prompt, config, device, left))
+            except asyncio.CancelledError:
+                left.set()
+                raise
         with self._lock:
             num = self._num_pending + sum(not request.is_closed for request in self._held)
             if num >= self._max_grammars:
                 raise BusyError(f"{num} answers with grammars run or wait already: try again later.")
             self._num_pending += 1
-        future = self._threads.submit(self._made, prompt, config, device)
+        future = self._threads.submit(self._made, prompt, config, device, left)
         future.add_done_callback(self._end)
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
+            left.set()
             future.add_done_callback(_close)
             raise
 
-    def _made(self, prompt: Encodable, config: GenerationConfig | None, device: RemoteDrafts | None) -> Answer:
+    def _made(
+        self, prompt: Encodable, config: GenerationConfig | None, device: RemoteDrafts | None, left: threading.Event
+    ) -> Answer:
         """With its images seen, which would hold other answers up if decoding did it."""
         answer = self._engine.answer(prompt, config, device)
         try:
             if answer.request.images is not None:
-                answer.request.images.load()
+                answer.request.images.load(left.is_set)
         except BaseException:
             answer.request.close()
             raise

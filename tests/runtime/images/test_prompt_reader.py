@@ -2,10 +2,8 @@
 
 import asyncio
 import base64
-import threading
 import traceback
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,6 @@ import numpy as np
 import pytest
 
 from reader_edge_runtime import AsyncEngine, Conversation, Engine, GenerationConfig, GenerationResult
-from reader_edge_runtime.arrays import Array, Float32Array
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.remote_drafts import RemoteDrafts
@@ -185,57 +182,6 @@ def test_a_refusal_holds_no_pixels(seeing: Seeing) -> None:
     frames = [frame for frame, _ in traceback.walk_tb(refused.value.__traceback__)]
     held = [value for frame in frames for value in frame.f_locals.values()]
     assert not any(isinstance(each, SeenImage) for value in held if isinstance(value, list) for each in value)
-
-
-class WaitingTower(CountedTower):
-    """Makes features once it may go on."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.has_begun, self.may_go_on = threading.Event(), threading.Event()
-
-    def features(self, inputs: Mapping[str, Array]) -> Float32Array:
-        self.has_begun.set()
-        assert self.may_go_on.wait(60)
-        return super().features(inputs)
-
-
-def test_texts_and_known_images_do_not_wait_for_towers(seeing: Seeing, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, tower = seeing
-    engine.generate(question(shown(CAT)), GREEDY)
-    waiting = WaitingTower()
-    monkeypatch.setattr(tower, "features", waiting.features)
-
-    async def answer() -> None:
-        async with AsyncEngine(engine) as served:
-            seen = asyncio.create_task(served.generate(question(shown(DOG)), GREEDY))
-            await asyncio.to_thread(waiting.has_begun.wait, 60)
-            left = [asyncio.create_task(served.generate(question(shown(picture(n))), GREEDY)) for n in range(3, 60)]
-            assert (await served.generate(question(), GREEDY)).token_ids
-            for each in left:
-                each.cancel()
-            await asyncio.wait(left)
-            waiting.may_go_on.set()
-            assert (await seen).token_ids
-
-    asyncio.run(answer())
-    assert waiting.num_passes <= 2  # nobody waits for the others any more
-
-
-def test_a_known_image_does_not_wait_for_another_s_tower() -> None:
-    tower, part = WaitingTower(), images_part()
-    store = FeatureStore(lambda: tower)
-    cat, dog = (SeenImage(np.asarray(image), part, store) for image in (CAT, DOG))
-    tower.may_go_on.set()
-    known = cat.features
-    tower.has_begun.clear()
-    tower.may_go_on.clear()
-    with ThreadPoolExecutor(1) as threads:
-        made = threads.submit(lambda: dog.features)
-        assert tower.has_begun.wait(60)
-        assert SeenImage(np.asarray(CAT), part, store).features is known
-        tower.may_go_on.set()
-        assert len(made.result()) == 8
 
 
 def test_a_salt_s_images_hasten_nobody_else_s(seeing: Seeing) -> None:

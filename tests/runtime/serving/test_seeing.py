@@ -1,0 +1,91 @@
+"""Engines of many answers that see images: who waits for a tower, and who does not."""
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from reader_edge_runtime import AsyncEngine
+from reader_edge_runtime.arrays import Array, Float32Array
+from reader_edge_runtime.images.image_encoder import FeatureStore, SeenImage
+from tests.fake_images import images_part
+from tests.runtime.images.test_prompt_reader import CAT, DOG, GREEDY, Seeing, question, shown
+from tests.seeing_engine import CountedTower, picture, seeing_engine
+
+
+@pytest.fixture
+def seeing(tmp_path: Path) -> Seeing:
+    return seeing_engine(tmp_path)
+
+
+class WaitingTower(CountedTower):
+    """Makes features once it may go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_begun, self.may_go_on = threading.Event(), threading.Event()
+
+    def features(self, inputs: Mapping[str, Array]) -> Float32Array:
+        self.has_begun.set()
+        assert self.may_go_on.wait(60)
+        return super().features(inputs)
+
+
+def test_texts_and_known_images_do_not_wait_for_towers(seeing: Seeing, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, tower = seeing
+    engine.generate(question(shown(CAT)), GREEDY)
+    waiting = WaitingTower()
+    monkeypatch.setattr(tower, "features", waiting.features)
+
+    async def answer() -> None:
+        async with AsyncEngine(engine) as served:
+            seen = asyncio.create_task(served.generate(question(shown(DOG)), GREEDY))
+            await asyncio.to_thread(waiting.has_begun.wait, 60)
+            left = [asyncio.create_task(served.generate(question(shown(picture(n))), GREEDY)) for n in range(3, 60)]
+            assert (await served.generate(question(), GREEDY)).token_ids
+            for each in left:
+                each.cancel()
+            await asyncio.wait(left)
+            waiting.may_go_on.set()
+            assert (await seen).token_ids
+
+    asyncio.run(answer())
+    assert waiting.num_passes <= 2  # nobody waits for the others any more
+
+
+def test_of_a_request_that_was_left_no_further_image_is_seen(seeing: Seeing, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = WaitingTower()
+    monkeypatch.setattr(seeing[1], "features", waiting.features)
+
+    async def leave() -> None:
+        async with AsyncEngine(seeing[0]) as served:
+            many = question(*[shown(picture(n)) for n in range(20)])
+            seen = asyncio.create_task(served.generate(many, GREEDY))
+            await asyncio.to_thread(waiting.has_begun.wait, 60)
+            seen.cancel()
+            await asyncio.wait([seen])
+            waiting.may_go_on.set()
+            assert (await served.generate(question(shown(DOG)), GREEDY)).token_ids
+
+    asyncio.run(leave())
+    assert waiting.num_passes <= 3
+
+
+def test_a_known_image_does_not_wait_for_another_s_tower() -> None:
+    tower, part = WaitingTower(), images_part()
+    store = FeatureStore(lambda: tower)
+    cat, dog = (SeenImage(np.asarray(image), part, store) for image in (CAT, DOG))
+    tower.may_go_on.set()
+    known = cat.features
+    tower.has_begun.clear()
+    tower.may_go_on.clear()
+    with ThreadPoolExecutor(1) as threads:
+        made = threads.submit(lambda: dog.features)
+        assert tower.has_begun.wait(60)
+        assert SeenImage(np.asarray(CAT), part, store).features is known
+        tower.may_go_on.set()
+        assert len(made.result()) == 8
