@@ -159,8 +159,8 @@ class ImageTexts:
         places = [found.start() for found in re.finditer(re.escape(self.mark), masked)]
         if len(places) < len(self.texts):
             raise PromptError(
-                f"The messages have {len(self.texts)} images, of which the model's chat template shows {len(places)}: "
-                "put them into messages of the user."
+                f"The model's chat template shows {len(places)} of the messages' {len(self.texts)} images: put them "
+                "into messages of the user."
             )
         if len(places) > len(self.texts):
             raise PromptError(

@@ -128,7 +128,7 @@ def test_drafted_answers_are_plain_ones_in_a_batch_with_images_and_without(seein
         (Conversation([{"role": "system", "content": "Hi"}], images=[DOG]), "no message of the user"),
         (
             [{"role": "tool", "content": [shown(CAT)]}, *question()],
-            "template shows 0: put them into messages of the user",
+            "template shows 0 of the messages' 1 images: put",
         ),
         (Conversation([{"role": "user", "content": MARK}], images=[DOG]), "have 2 places for images .* and 1 came"),
         (f"Is {MARK} here?", "for which an image must come"),

@@ -10,8 +10,8 @@ from reader_edge_runtime.execution.onnxruntime.host.host_vision import HostVisio
 from reader_edge_runtime.execution.onnxruntime.session import open_session
 
 
-def vision(name: str = "image_features", width: int = 4) -> HostVision:
-    """Of a graph that adds up a token's two patches."""
+def vision(name: str = "image_features", width: int = 4, spelled: bytes = b"patches") -> HostVision:
+    """Of a graph that adds up a token's two patches. spelled: the name of its input, of seven bytes."""
     patches = helper.make_tensor_value_info("patches", TensorProto.FLOAT, ["L", 2, width])
     features = helper.make_tensor_value_info(name, TensorProto.FLOAT, ["L", width])
     node = helper.make_node("ReduceSum", ["patches", "axis"], [name], keepdims=0)
@@ -19,7 +19,7 @@ def vision(name: str = "image_features", width: int = 4) -> HostVision:
     graph = helper.make_graph([node], "vision", [patches], [features], [axis])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
     onnx.checker.check_model(model)
-    return HostVision(open_session(model.SerializeToString(), 1), 4)
+    return HostVision(open_session(model.SerializeToString().replace(b"patches", spelled), 1), 4)
 
 
 def test_features_are_the_graphs_own() -> None:
@@ -35,3 +35,5 @@ def test_a_graph_that_its_manifest_does_not_describe_is_refused() -> None:
         vision(width=5)
     with pytest.raises(ProviderError, match=r"other inputs than its rules \(patches, pixels\)"):
         vision().features({"pixels": np.zeros((1, 2, 4), np.float32)})
+    with pytest.raises(ProviderError, match="are not UTF-8"):
+        vision(spelled=b"patch\xff\xfe")

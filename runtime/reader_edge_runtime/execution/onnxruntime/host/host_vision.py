@@ -20,8 +20,11 @@ class HostVision:
         """Raises ProviderError for a graph that gives something else than features."""
         self._session = session
         self._width = width
-        self._names = {node.name for node in session.get_inputs()}
-        outputs = {node.name: (node.type, list(node.shape or ())[1:]) for node in session.get_outputs()}
+        try:
+            self._names = {node.name for node in session.get_inputs()}
+            outputs = {node.name: (node.type, list(node.shape or ())[1:]) for node in session.get_outputs()}
+        except UnicodeDecodeError as error:  # ONNX Runtime loads such a graph and fails to tell of it
+            raise ProviderError(f"Names in the graph of images are not UTF-8 ({error}): export again.") from None
         if outputs != {_FEATURES: ("tensor(float)", [width])}:
             raise ProviderError(
                 f"The graph of images gives {outputs!s:.80} and not {width} features of each token: export the model "
