@@ -185,9 +185,9 @@ FP32 = ExportOptions("fp32", check="none")
 def export_during(change: Callable[[], object], source: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Export a model that something happens to, before its weights are read."""
 
-    def traced(*arguments: Any) -> object:
+    def traced(*arguments: Any, **named: Any) -> object:
         change()
-        return trace_model(*arguments)
+        return trace_model(*arguments, **named)
 
     monkeypatch.setattr("reader_edge_export.package_export.trace_model", traced)
     export_model(source, out, FP32)
