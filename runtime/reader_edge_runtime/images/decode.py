@@ -154,7 +154,7 @@ def _on_white(image: "Image", name: str) -> UInt8Array:
     width, height = image.size
     pixels = np.empty((height, width, 3), np.uint8)
     is_deep = image.mode.startswith("I;16")
-    has_alpha = not is_deep and ("A" in image.getbands() or image.info.get("transparency") is not None)
+    has_alpha = not is_deep and (image.getbands()[-1] in "Aa" or image.info.get("transparency") is not None)
     step = max(1, _BAND_PIXELS // width)
     for top in range(0, height, step):
         band = image.crop((0, top, width, min(height, top + step)))

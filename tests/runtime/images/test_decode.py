@@ -47,7 +47,7 @@ def test_pixels_of_a_photograph() -> None:
     assert np.abs(found.astype(int) - np.asarray(smooth)).mean() < 3
 
 
-@pytest.mark.parametrize("mode", ["1", "L", "P", "CMYK", "YCbCr", "HSV"])
+@pytest.mark.parametrize("mode", ["1", "L", "P", "CMYK", "YCbCr", "HSV", "LAB", "RGBX"])
 def test_modes_without_transparency_become_rgb(mode: str) -> None:
     image = RGB.convert(mode)
     found = decode_image(image)
@@ -64,7 +64,8 @@ def test_transparency_lies_on_white(mode: str, kind: str) -> None:
     expected = np.asarray(RGB.convert("L" if mode == "LA" else "RGB").convert("RGB")) * alpha + 255 * (1 - alpha)
     found = decode_image(encoded(image, kind, **({"exact": True} if kind == "WEBP" else {})))
     assert np.abs(found - expected).max() <= 1
-    assert (decode_image(Image.new("RGBA", SIZE, (9, 9, 9, 0))) == 255).all()
+    for clear in (Image.new("RGBA", SIZE, (9, 9, 9, 0)), Image.new("RGBa", SIZE)):
+        assert (decode_image(clear) == 255).all()
 
 
 @pytest.mark.parametrize("kind", ["PNG", "GIF"])
