@@ -66,7 +66,7 @@ ARCHITECTURES = {  # by the name of a tiny model
     ),
     "lfm2_moe": Architecture("lfm2_moe", fuses_swiglu=True, num_biases=2, num_cached=1, num_rerouted=2),
     "gemma4_text-experts": Architecture(
-        "gemma4 (text)", has_windows=True, num_cached=5, num_layers=5, num_gathers=8, limit=2 * LIMIT, num_rerouted=4
+        "gemma4 (text)", has_windows=True, num_cached=5, num_layers=5, num_gathers=8, limit=2 * LIMIT, num_rerouted=5
     ),
     "granitemoehybrid-experts": Architecture(
         "granitemoehybrid", fuses_swiglu=True, num_cached=1, num_swiglus=2 * NUM_LAYERS, num_rerouted=2
