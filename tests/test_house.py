@@ -18,7 +18,7 @@ CEILINGS = {  # lines of a room, raised only in the commit that says why
     "reader_edge/bench": ("*.py", 1_350),
     "benchmarks": ("*.py", 6_333),  # first tokens; long contexts; sessions of agents; split files; llama-server
     "scripts": ("*", 1_865),  # builds compared; what a workspace brings to edits
-    "docs": ("*.md", 6_640),  # images; wheels; prompts; one-byte queries; long contexts; depth; first use
+    "docs": ("*.md", 6_641),  # images; wheels; prompts; one-byte queries; long contexts; depth; first use
 }
 CODE = ("benchmarks", "export", "models", "native", "reader_edge", "runtime", "scripts", "tests", "wings")
 
