@@ -13,7 +13,7 @@ CEILINGS = {  # lines of a room, raised only in the commit that says why
     "reader_edge": ("*.py", 20_764),  # prompts' progress; long contexts; budgets; infill; first use; signatures
     "wings": ("*.py", 3_650),
     "native": ("*", 9_000),
-    "tests": ("*.py", 75_137),  # prompts' progress; attacks on images; releases; long contexts; llama-server
+    "tests": ("*.py", 75_138),  # prompts' progress; attacks on images; releases; long contexts; llama-server
     "reader_edge/server": ("*.py", 8_426),  # images; kept responses; budgets; infill; models go; embeddings; first use
     "reader_edge/bench": ("*.py", 1_350),
     "benchmarks": ("*.py", 6_333),  # first tokens; long contexts; sessions of agents; split files; llama-server

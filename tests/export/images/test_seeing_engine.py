@@ -145,6 +145,7 @@ def prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", EYES)
 def test_a_proof_has_answers_about_images_of_every_kind_of_eyes(
     name: str, exported: Callable[[str], tuple[Path, Path]], prompts: Path

@@ -103,7 +103,7 @@ def test_files_that_have_no_room_are_not_even_encoded(editors_engine: Engine) ->
         encoded.append(text)
         return ids_of(editors_engine, text)
 
-    form, files = editors_engine.tokenizer.fill_in_middle, [("x.py", f"file {number}") for number in range(1000)]
+    form, files = editors_engine.tokenizer.fill_in_middle, [("x.py", f"file {number}") for number in range(100)]
     assert form is not None
     whole = form.prompt(encode, "a b", "c d", files, None)
     encoded.clear()
