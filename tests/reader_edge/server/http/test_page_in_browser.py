@@ -321,7 +321,8 @@ def test_models_are_picked_with_their_states(tab: Tab) -> None:
         "data": [{"id": "scripted", "status": {"value": "loaded"}}, {"id": "other", "status": {"value": "unloaded"}}]
     }
     tab.page.route("**/v1/models", lambda route: route.fulfill(json=models))
-    tab.page.route("**/api/show", lambda route: route.fulfill(json={"template": "", "parameters": "temperature   0.6"}))
+    shown = {"template": "", "parameters": "temperature   0.6", "capabilities": ["completion"]}
+    tab.page.route("**/api/show", lambda route: route.fulfill(json=shown))
     bodies = list[Any]()
 
     def refuse(route: Any) -> None:
