@@ -96,6 +96,8 @@ class Prefill:
             self._scorer.take_choice(request, result, len(rows) - 1)
         if request.drafter is not None:
             self._learn(request, result, tree, rows, length)
+        if is_last and images is not None:
+            images.drop()
         return len(tree)
 
     def _learn(self, request: Request, result: ForwardResult, tree: DraftTree, rows: range, length: int) -> None:

@@ -37,7 +37,7 @@ def image_token(token_id: int) -> tuple[bytes, int]:
 class EncodedImage(Protocol):
     """digest: see `image_token_id`. rows, columns: of its tokens, for positions. num_tokens: L.
 
-    features: float32 (L, E), made when they are first read. May raise ProviderError.
+    features: float32 (L, E), made when they are first read. May raise ImageError or ProviderError.
     """
 
     digest: bytes
@@ -49,6 +49,14 @@ class EncodedImage(Protocol):
 
     @property
     def features(self) -> Float32Array: ...
+
+    def load(self, may_run: Callable[[], bool]) -> bool:
+        """Have features, and return whether they are here. may_run: whether a tower may, looked at before each pass."""
+        ...
+
+    def drop(self) -> None:
+        """Hold features no more; they may be read again."""
+        ...
 
 
 class OwnIds(list[int]):
@@ -155,15 +163,17 @@ class PromptImages:
         seen_whole = [(first, last) for first, last in spans.tolist()]
         return ImageRows(np.where(index >= 0, index - named[0], -1), features, positions, seen_whole)
 
-    def load(self, is_left: Callable[[], bool]) -> None:
-        """Have all features made that nobody has made yet. Raises ProviderError.
+    def load(self, may_run: Callable[[], bool]) -> bool:
+        """Have all features, or else none; returns which. Arguments and errors: see `EncodedImage`."""
+        is_whole = all(image.load(may_run) for image in self._images)
+        if not is_whole:
+            self.drop()
+        return is_whole
 
-        is_left: whether nobody waits for them any more, which is looked at before each image.
-        """
+    def drop(self) -> None:
+        """Hold no features: the prompt is read, or waits on."""
         for image in self._images:
-            if is_left():
-                return
-            _ = image.features
+            image.drop()
 
     def _features(self, first: int, last: int) -> Float32Array:
         """Those of the prompt's image tokens from number first to last."""

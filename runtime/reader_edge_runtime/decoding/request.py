@@ -62,7 +62,7 @@ class Request:
 
         Raises PromptError or ConfigError.
         """
-        self.token_ids = self.drafted_ids = _checked(prompt_token_ids, manifest)
+        self.token_ids = self.drafted_ids = _checked(prompt_token_ids, manifest, images)
         self.images: PromptImages | None = None
         if images and manifest.images is not None:  # a server's welcome says nothing of images
             self.images = PromptImages(self.token_ids, images, manifest.images)
@@ -286,13 +286,17 @@ def _checked_stops(token_ids: Sequence[int], vocab_size: int) -> set[int]:
     return set(token_ids)
 
 
-def _checked(token_ids: Sequence[int], manifest: Manifest) -> list[int]:
+def _checked(token_ids: Sequence[int], manifest: Manifest, images: Sequence[EncodedImage]) -> list[int]:
     if not len(token_ids):
         raise PromptError("The prompt is empty: give at least one token of text.")
     if len(token_ids) >= manifest.max_context:
+        seen, remedy = "", "shorten the prompt"
+        if images:
+            seen = f", {sum(each.num_tokens for each in images)} of them of images"
+            remedy = "give fewer or smaller images, or less text"
         sentence = (
-            f"The prompt has {len(token_ids)} tokens, but the model's context of {manifest.max_context} must also hold "
-            "the answer: shorten the prompt."
+            f"The prompt has {len(token_ids)} tokens{seen}, but the model's context of {manifest.max_context} must "
+            f"also hold the answer: {remedy}."
         )
         raise PromptTooLongError(sentence, len(token_ids), manifest.max_context)
     for token_id in token_ids:

@@ -45,24 +45,58 @@ _TURNS: dict[Any, tuple[bool, int, int]] = {  # by orientation: whether axes are
 _one_at_a_time = threading.Lock()  # for memory, and since `catch_warnings` is the whole process's
 
 
-def decode_image(source: ImageSource, name: str = "The image") -> UInt8Array:
-    """Pixels (H, W, 3) of a file's content, of the file at a path, or of a PIL image; RGB.
+class GivenImage:
+    """An image whose header was read. Pixels of a file are decoded each time that they are wanted.
 
-    name: what sentences call one that has no path. Raises ImageError, and InstallationError without Pillow.
+    name: what sentences call it. size: width and height, upright. content: all that its pixels come from.
     """
-    if importlib.util.find_spec("PIL") is None:
-        raise InstallationError(MISSING_PILLOW)
-    from PIL.Image import Image
 
-    if isinstance(source, str | os.PathLike):
-        path = given_path(source, "image")
-        name = f"'{path}'"
-        source = read_image(path)
-    with _one_at_a_time, _refusing(name):
-        image = source if isinstance(source, Image) else _opened(source, name)
-        _check_size(image.size, name)
-        image.load()
-        return _upright(_on_white(image, name), _orientation(image))
+    def __init__(self, source: ImageSource, name: str = "The image") -> None:
+        """source: a file's content, a path or a PIL image, which may change later. name: of one that has no path.
+
+        Raises ImageError, and InstallationError without Pillow.
+        """
+        if importlib.util.find_spec("PIL") is None:
+            raise InstallationError(MISSING_PILLOW)
+        import PIL.Image
+
+        if isinstance(source, str | os.PathLike):
+            path = given_path(source, "image")
+            name = f"'{path}'"
+            source = read_image(path)
+        self.name = name
+        self.content: tuple[bytes | memoryview, ...]
+        with _one_at_a_time, _refusing(name):
+            if isinstance(source, PIL.Image.Image):
+                _check_size(source.size, name)
+                source.load()
+                self._source: bytes | UInt8Array = _upright(_on_white(source, name), _orientation(source))
+                height, width = self._source.shape[:2]
+                self.content = (b"pixels", self._source.data.cast("B"))
+            else:
+                self._source = _checked(source, name)
+                image = _opened(self._source, name)
+                self._orientation = _orientation(image)
+                width, height = image.size[:: -1 if _is_swapped(self._orientation) else 1]
+                self.content = (PIL.__version__.encode(), self._source)  # other decoders give other pixels
+        self.size = width, height
+
+    def pixels(self) -> UInt8Array:
+        """(H, W, 3), RGB. Raises ImageError."""
+        if not isinstance(self._source, bytes):
+            return self._source
+        with _one_at_a_time, _refusing(self.name):
+            image = _opened(self._source, self.name)
+            image.load()
+            pixels = _upright(_on_white(image, self.name), self._orientation)
+            if pixels.shape[1::-1] != self.size:
+                raise ValueError("its header tells another size")
+        return pixels
+
+
+def decode_image(source: ImageSource, name: str = "The image") -> UInt8Array:
+    """Pixels of an image. Arguments and errors: see `GivenImage`."""
+    return GivenImage(source, name).pixels()
 
 
 def read_image(path: Path) -> bytes:
@@ -97,10 +131,8 @@ def _refusing(name: str) -> Iterator[None]:
 _FORMATS_IN_WORDS = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
 
 
-def _opened(source: object, name: str) -> "Image":
-    """Of a file's content; its pixels are not decoded yet."""
-    import PIL.Image
-
+def _checked(source: object, name: str) -> bytes:
+    """A file's content, before Pillow reads its header."""
     if not isinstance(source, bytes | bytearray | memoryview):
         wanted = "give a path, the bytes of a file or a PIL image"
         raise ImageError(f"{name} is {short_repr(source)}, which is no image: {wanted}.")
@@ -111,10 +143,21 @@ def _opened(source: object, name: str) -> "Image":
         _check_size(size, name)
     if data.startswith(b"\xff\xd8") and data.count(b"\xff\xda") > _MAX_SCANS:
         raise ImageError(f"{name} has more than {_MAX_SCANS} scans: save it without them.")
+    return data
+
+
+def _opened(data: bytes, name: str) -> "Image":
+    """Its pixels are not decoded yet."""
+    import PIL.Image
+
     try:
-        return PIL.Image.open(BytesIO(data), formats=FORMATS)
+        image = PIL.Image.open(BytesIO(data), formats=FORMATS)
     except PIL.UnidentifiedImageError:
         raise ImageError(f"{name} is no image of {_FORMATS_IN_WORDS}: convert it.") from None
+    _check_size(image.size, name)
+    if b"eXIf" in data:  # which a PNG may have behind its pixels
+        image.load()
+    return image
 
 
 def _webp_size(data: bytes) -> tuple[int, int] | None:
@@ -170,10 +213,16 @@ def _on_white(image: "Image", name: str) -> UInt8Array:
 
 def _orientation(image: "Image") -> object:
     """None where it has no EXIF data, or broken ones."""
+    import PIL.Image
+
     try:
-        return image.getexif().get(_ORIENTATION)
+        return PIL.Image.Image.getexif(image).get(_ORIENTATION)  # that of a PNG would decode it
     except Exception:  # which is no reason to refuse its pixels
         return None
+
+
+def _is_swapped(orientation: object) -> bool:
+    return _TURNS.get(orientation, (False,))[0]
 
 
 def _upright(pixels: UInt8Array, orientation: object) -> UInt8Array:

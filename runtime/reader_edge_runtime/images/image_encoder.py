@@ -8,9 +8,9 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from reader_edge_runtime.arrays import Array, Float32Array, UInt8Array
+from reader_edge_runtime.arrays import Array, Float32Array
 from reader_edge_runtime.errors import ProviderError
-from reader_edge_runtime.images.decode import ImageSource, decode_image
+from reader_edge_runtime.images.decode import GivenImage, ImageSource
 from reader_edge_runtime.images.layout import lay_out
 from reader_edge_runtime.images.patches import prepare
 from reader_edge_runtime.package.package_parts import ImagesPart
@@ -40,15 +40,22 @@ class FeatureStore:
         self._lock = threading.Lock()  # of what is kept, which nobody holds while a tower runs
         self._running = threading.Lock()
 
-    def features(self, digest: bytes, pixels: UInt8Array, part: ImagesPart, salt: str = "") -> Float32Array:
-        """Of the image that has this digest. salt: as of `GenerationConfig`. Raises ProviderError."""
+    def features(
+        self, digest: bytes, image: GivenImage, part: ImagesPart, salt: str, may_run: Callable[[], bool]
+    ) -> Float32Array | None:
+        """Of the image that has this digest. salt: as of `GenerationConfig`.
+
+        may_run: whether the tower may, which is looked at before each of its passes; None where it may not.
+        Raises ImageError for pixels that cannot be decoded, and ProviderError.
+        """
         name = salt, digest
-        if (found := self._found(name)) is not None:
+        if (found := self._found(name)) is not None or not may_run():
             return found
         with self._running:
-            if (found := self._found(name)) is None:
-                found = self._made(pixels, part)
-                self._keep(name, found)
+            if (found := self._found(name)) is None and may_run():
+                found = self._made(image, part, may_run)
+                if found is not None:
+                    self._keep(name, found)
         return found
 
     def _found(self, name: tuple[str, bytes]) -> Float32Array | None:
@@ -58,10 +65,12 @@ class FeatureStore:
                 self._kept[name] = found
             return found
 
-    def _made(self, pixels: UInt8Array, part: ImagesPart) -> Float32Array:
+    def _made(self, image: GivenImage, part: ImagesPart, may_run: Callable[[], bool]) -> Float32Array | None:
         self._tower = self._tower or self._open_tower()
-        found = []
-        for each in prepare(pixels, part.rules):
+        found = list[Float32Array]()
+        for each in prepare(image.pixels(), part.rules):
+            if found and not may_run():
+                return None
             found.append(self._tower.features(each.inputs))
             if found[-1].shape != (each.num_tokens, part.width):
                 given = f"features of shape {found[-1].shape}, where its rules say {(each.num_tokens, part.width)}"
@@ -81,29 +90,39 @@ class SeenImage:
     """An image of a prompt.
 
     digest: SHA-256 of all that its features come from. rows, columns: of its tokens, where they have positions of their
-    own. num_tokens: L. num_pixels: as it was given. text: stands for it in the prompt.
+    own. num_tokens: L. num_pixels: as it was given. text: stands for it in the prompt. All of the image's header alone.
     """
 
-    def __init__(self, pixels: UInt8Array, part: ImagesPart, store: FeatureStore, salt: str = "") -> None:
-        """pixels: uint8 (H, W, 3). salt: of its request. Raises ImageError for one that the model cannot take."""
-        layout = lay_out(pixels.shape[1], pixels.shape[0], part.rules)
-        head = msgspec.json.encode([part.rules, pixels.shape])
-        self.digest = hashlib.sha256(head + np.ascontiguousarray(pixels).data.cast("B")).digest()
+    def __init__(self, image: GivenImage, part: ImagesPart, store: FeatureStore, salt: str = "") -> None:
+        """salt: of its request. Raises ImageError for one that the model cannot take."""
+        layout = lay_out(*image.size, part.rules, image.name)
+        digest = hashlib.sha256(msgspec.json.encode([part.rules, image.size]))
+        for each in image.content:
+            digest.update(each)
+        self.digest = digest.digest()
         self.rows, self.columns = layout.parts[0].grid
         self.num_tokens, self.text = layout.num_tokens, layout.text
-        self.num_pixels = pixels.shape[0] * pixels.shape[1]
-        self._pixels: UInt8Array | None = pixels
+        self.num_pixels = image.size[0] * image.size[1]
+        self._image = image
         self._part, self._store, self._salt = part, store, salt
         self._features: Float32Array | None = None
 
     @property
     def features(self) -> Float32Array:
-        """float32 (L, E), from the tower where nobody has them. Raises ProviderError."""
-        if self._features is None:
-            assert self._pixels is not None
-            self._features = self._store.features(self.digest, self._pixels, self._part, self._salt)
-            self._pixels = None
+        """float32 (L, E), from the tower where nobody has them. Raises ImageError and ProviderError."""
+        self.load(lambda: True)
+        assert self._features is not None
         return self._features
+
+    def load(self, may_run: Callable[[], bool]) -> bool:
+        """Have features, and return whether they are here. may_run, errors: see `FeatureStore.features`."""
+        if self._features is None:
+            self._features = self._store.features(self.digest, self._image, self._part, self._salt, may_run)
+        return self._features is not None
+
+    def drop(self) -> None:
+        """Hold its features no more: the store has them, or they are made again."""
+        self._features = None
 
 
 class ImageEncoder:
@@ -114,8 +133,8 @@ class ImageEncoder:
         self._store = FeatureStore(open_tower)
 
     def open(self, source: ImageSource, name: str, salt: str) -> SeenImage:
-        """Decode an image. name: what sentences call it. salt: of its request.
+        """Read an image's header. name: what sentences call it. salt: of its request.
 
         Raises ImageError, or InstallationError without Pillow.
         """
-        return SeenImage(decode_image(source, name), self.part, self._store, salt)
+        return SeenImage(GivenImage(source, name), self.part, self._store, salt)

@@ -53,8 +53,14 @@ class ImageLayout:
         return "".join(part.text for part in self.parts)
 
 
-def lay_out(width: int, height: int, rules: ImageRules) -> ImageLayout:
-    """Of an image of so many pixels. Raises ImageError for one too narrow for its model, or too large."""
+def lay_out(width: int, height: int, rules: ImageRules, name: str = "The image") -> ImageLayout:
+    """Of an image of so many pixels. name: what sentences call it.
+
+    Raises ImageError for one too narrow for its model, or too large.
+    """
+    if max(width, height) > (most := _most_aspect(rules)) * min(width, height):
+        remedy = f"crop it to at most {most} times as long as wide"
+        raise ImageError(f"{name} has {width} x {height} pixels, too narrow for this model: {remedy}.")
     sizes, tiles, overview = _SIZES[rules.family](height, width, rules)
     tile = (rules.tile_size, rules.tile_size)
     parts = [tile] * (tiles[0] * tiles[1]) + ([overview] if overview else [])
@@ -63,8 +69,10 @@ def lay_out(width: int, height: int, rules: ImageRules) -> ImageLayout:
         for part in parts
     ]
     if max(map(math.prod, sizes)) > MAX_RESIZED or sum(map(math.prod, grids)) > MAX_IMAGE_TOKENS:
-        most = f"more than {MAX_RESIZED} pixels or {MAX_IMAGE_TOKENS} tokens"
-        raise ImageError(f"An image of {width} x {height} pixels would have {most} for this model: shrink or crop it.")
+        too_many = f"more than {MAX_RESIZED} pixels or {MAX_IMAGE_TOKENS} tokens"
+        raise ImageError(
+            f"{name} of {width} x {height} pixels would have {too_many} for this model: shrink or crop it."
+        )
     texts = _texts(grids, tiles, rules)
     return ImageLayout(sizes, tiles, tuple(map(ImagePart, parts, grids, texts)))
 
@@ -81,8 +89,11 @@ def _whole(height: int, width: int) -> _Sizes:
     return ((height, width),), (0, 0), (height, width)
 
 
-def _too_narrow(height: int, width: int) -> ImageError:
-    return ImageError(f"An image of {width} x {height} pixels is too narrow for this model: crop it.")
+def _most_aspect(rules: ImageRules) -> float:
+    """How many times as long as wide an image may be."""
+    if rules.family in QWEN_FAMILIES:
+        return _LONGEST_OF_QWEN
+    return rules.longest_edge if rules.family == "mistral3" else math.inf
 
 
 def _within_area(height: int, width: int, rules: ImageRules, least: int) -> Size:
@@ -99,8 +110,6 @@ def _within_area(height: int, width: int, rules: ImageRules, least: int) -> Size
 
 
 def _qwen(height: int, width: int, rules: ImageRules) -> _Sizes:
-    if max(height, width) > _LONGEST_OF_QWEN * min(height, width):
-        raise _too_narrow(height, width)
     return _whole(*_within_area(height, width, rules, 0))
 
 
@@ -108,8 +117,6 @@ def _mistral3(height: int, width: int, rules: ImageRules) -> _Sizes:
     """Shrunk to the longest edge, then enlarged to whole tokens."""
     ratio = max(height / rules.longest_edge, width / rules.longest_edge)
     sides = [math.floor(side / ratio) for side in (height, width)] if ratio > 1 else [height, width]
-    if not all(sides):
-        raise _too_narrow(height, width)
     return _whole(*(math.ceil(side / rules.unit) * rules.unit for side in sides))
 
 

@@ -10,7 +10,7 @@ from reader_edge_runtime.text.conversation import Encodable
 from reader_edge_runtime.text.image_parts import ImageTexts, holds_images, with_neutral_parts
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
-_MOST_PIXELS = 200_000_000  # of a prompt's images, which wait for the tower at three bytes each
+_MOST_PIXELS = 200_000_000  # of a prompt's images
 
 
 class ReadPrompt(NamedTuple):
@@ -32,7 +32,7 @@ class PromptReader:
         self._encoder = encoder
 
     def read(self, prompt: Encodable, salt: str = "") -> ReadPrompt:
-        """Encode a prompt; no tower runs. salt: of its request.
+        """Encode a prompt; of images the headers are read, and no tower runs. salt: of its request.
 
         Raises PromptError, or InstallationError for images without Pillow.
         """
@@ -49,7 +49,7 @@ class PromptReader:
             texts = ImageTexts(encoder.part.rules.template_mark, [image.text for image in images])
             token_ids = self._tokenizer.encode_chat(chat, texts)
         except BaseException:
-            images.clear()  # pixels, which an error's traceback would hold as long as somebody holds the error
+            images.clear()  # files, which an error's traceback would hold as long as somebody holds the error
             raise
         text_ids = [token_id for token_id in token_ids if token_id != encoder.part.token_id]
         return ReadPrompt(chat, token_ids, text_ids, tuple(images))
@@ -65,8 +65,9 @@ class PromptReader:
                 most = _MOST_PIXELS // 10**6
                 raise PromptError(f"The images have more than {most} million pixels together: give smaller ones.")
             if num_tokens >= self._max_context:
+                having = "The image has" if number == 1 else f"The first {number} of {len(sources)} images have"
                 sentence = (
-                    f"The images have {num_tokens} tokens or more, but the model's context of {self._max_context} must "
-                    "also hold the text and the answer: give fewer or smaller ones."
+                    f"{having} {num_tokens} tokens, but the model's context of {self._max_context} must also hold the "
+                    "text and the answer: give fewer or smaller images."
                 )
                 raise PromptTooLongError(sentence, num_tokens, self._max_context)

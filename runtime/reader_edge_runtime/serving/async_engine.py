@@ -28,7 +28,7 @@ from reader_edge_runtime.untrusted.user_input import short_repr
 class Preparation:
     """Grammars are understood one after the other, in a thread of their own: hostile ones delay grammars alone.
 
-    Images are seen in two threads of their own: few have their pixels in memory, and texts do not wait for them.
+    Headers of images are read in two threads of their own, so that texts do not wait for them.
     max_grammars: answers with grammars that may be prepared, wait or run, each of which has a process.
     """
 
@@ -45,41 +45,23 @@ class Preparation:
         self, prompt: Encodable, config: GenerationConfig | None, device: RemoteDrafts | None = None
     ) -> Answer:
         """Raises what `Engine.answer` does, and BusyError for more grammars than may be."""
-        left = threading.Event()  # nobody waits any more
+        make = partial(self._engine.answer, prompt, config, device)
         if not isinstance(config, GenerationConfig) or config.grammar is None:
             if not holds_images(prompt):
-                return await asyncio.to_thread(self._made, prompt, config, device, left)
-            try:
-                return await asyncio.wrap_future(self._seeing.submit(self._made, prompt, config, device, left))
-            except asyncio.CancelledError:
-                left.set()
-                raise
+                return await asyncio.to_thread(make)
+            return await asyncio.wrap_future(self._seeing.submit(make))
         with self._lock:
             num = self._num_pending + sum(not request.is_closed for request in self._held)
             if num >= self._max_grammars:
                 raise BusyError(f"{num} answers with grammars run or wait already: try again later.")
             self._num_pending += 1
-        future = self._threads.submit(self._made, prompt, config, device, left)
+        future = self._threads.submit(make)
         future.add_done_callback(self._end)
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
-            left.set()
             future.add_done_callback(_close)
             raise
-
-    def _made(
-        self, prompt: Encodable, config: GenerationConfig | None, device: RemoteDrafts | None, left: threading.Event
-    ) -> Answer:
-        """With its images seen, which would hold other answers up if decoding did it."""
-        answer = self._engine.answer(prompt, config, device)
-        try:
-            if answer.request.images is not None:
-                answer.request.images.load(left.is_set)
-        except BaseException:
-            answer.request.close()
-            raise
-        return answer
 
     def _end(self, future: "Future[Answer]") -> None:
         with self._lock:

@@ -1,7 +1,11 @@
-"""The thread that owns the decoder: it takes answers in, steps, and hands out what each step has generated."""
+"""The thread that owns the decoder: it takes answers in, steps, and hands out what each step has generated.
+
+Another one has images of waiting requests seen, which would hold other answers up if decoding did it.
+"""
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from reader_edge_runtime.answer import Answer, GenerationChunk
@@ -10,6 +14,7 @@ from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.engine import Engine
 from reader_edge_runtime.errors import BusyError, ClosedError
 
+_SEEN_AHEAD = 2  # requests that wait for a slot with features of their images, which take memory
 _IDLE_S = 0.01  # between steps while all slots wait for remote clients, and others for slots
 
 # Called with each chunk of an answer, in the worker's thread; what it raises gives the answer up.
@@ -25,7 +30,9 @@ class Worker:
         self._changed = threading.Condition()
         self._answers: dict[Answer, Deliver] = {}
         self._arrived: list[Answer] = []
-        self._is_closed = self._is_woken = self._is_idle = False
+        self._unseen: dict[Answer, None] = {}  # whose images nobody has seen yet, in the order in which they came
+        self._towers = ThreadPoolExecutor(1, "reader-edge-images")
+        self._is_closed = self._is_woken = self._is_idle = self._is_seeing = False
         self._thread = threading.Thread(target=self._run, name="reader-edge-decoder", daemon=True)
         with engine.working() as decoder:
             decoder.prefill_budget.limit = config.prompt_budget
@@ -47,6 +54,8 @@ class Worker:
     def submit(self, answer: Answer, deliver: Deliver) -> None:
         """Have an answer decoded. Raises BusyError, ClosedError, or CapacityError where it can never fit."""
         self._engine.decoder.check(answer.request)
+        images = answer.request.images
+        is_seen = images is None or images.load(lambda: False)  # by others that asked about them
         with self._changed:
             if self._is_closed:
                 raise ClosedError("The engine is closed: load it again.")
@@ -54,7 +63,11 @@ class Worker:
             if num_running >= self._max_answers:
                 raise BusyError(f"{num_running} requests run or wait already: try again later.")
             self._answers[answer] = deliver
-            self._arrived.append(answer)
+            if is_seen:
+                self._arrived.append(answer)
+            else:
+                self._unseen[answer] = None
+                self._see_next()
             if answer.request.remote is not None:
                 answer.request.remote.on_change = self._wake
             self._changed.notify()
@@ -62,7 +75,7 @@ class Worker:
     def cancel(self, request: Request) -> None:
         """Give a request up before the next step."""
         self._engine.withdraw(request)
-        if request.remote is not None:
+        if request.remote is not None or request.images is not None:
             self._wake()
 
     def _wake(self) -> None:
@@ -94,6 +107,7 @@ class Worker:
                     if answer.request.is_running:
                         answer.request.fail(error)
             self._hand_out()
+        self._towers.shutdown(wait=False)
         with suppress(ClosedError), self._engine.working() as decoder:
             decoder.prefill_budget.limit = decoder.on_advance = None
 
@@ -103,6 +117,7 @@ class Worker:
             self._changed.wait_for(self._has_work)
             if self._is_idle and not self._is_woken and not self._arrived:
                 self._changed.wait(_IDLE_S)
+            self._see_next()
             arrived, self._arrived, self._is_woken = self._arrived, [], False
             return arrived if self._answers else None
 
@@ -110,7 +125,29 @@ class Worker:
         """Whether there is a step to take, or nothing will ever come."""
         if not self._answers:
             return self._is_closed
-        return self._is_woken or any(answer.request.can_go_on for answer in self._answers)
+        return self._is_woken or any(each.request.can_go_on for each in self._answers if each not in self._unseen)
+
+    def _see_next(self) -> None:
+        """Have the images of the next request seen, where few hold features and wait for a slot."""
+        if not self._unseen or self._is_seeing:
+            return
+        waiting = [answer.request for answer in self._answers if answer not in self._unseen]
+        if sum(each.images is not None and not each.num_read_tokens for each in waiting) < _SEEN_AHEAD:
+            self._is_seeing = True
+            with suppress(RuntimeError):  # while Python ends
+                self._towers.submit(self._see, min(self._unseen, key=lambda answer: answer.request.priority))
+
+    def _see(self, answer: Answer) -> None:
+        request = answer.request
+        assert request.images is not None
+        with request.catching_errors():
+            request.images.load(lambda: request.is_running)
+        with self._changed:
+            del self._unseen[answer]
+            self._is_seeing = False
+            self._arrived.append(answer)
+            self._see_next()
+            self._changed.notify()
 
     def _step(self, arrived: list[Answer]) -> None:
         with self._engine.working() as decoder:  # without those that were given up

@@ -200,7 +200,10 @@ def shown(seed: int) -> dict[str, Any]:
     [
         (DATA, "The image is no image of PNG, JPEG, WEBP, GIF or BMP: convert it."),
         (base64.b64encode(png(picture(1))[:60]).decode(), "The image cannot be decoded"),
-        (base64.b64encode(png(picture(1, 3000, 8))).decode(), "is too narrow for this model: crop it."),
+        (
+            base64.b64encode(png(picture(1, 3000, 8))).decode(),
+            "too narrow for this model: crop it to at most 200 times",
+        ),
     ],
 )
 def test_what_cannot_be_seen_is_one_sentence(seeing: Served, data: str, words: str) -> None:
@@ -225,4 +228,4 @@ def test_a_photograph_fits_into_a_body(seeing: Served) -> None:
     path, body = _question("chat", data)
     response = seeing.post(path, {"model": "demo", **body})
     assert response.status_code == 400
-    assert "tokens or more, but the model's context of 512" in response.text
+    assert "tokens, but the model's context of 512" in response.text

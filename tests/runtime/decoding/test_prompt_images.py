@@ -17,6 +17,7 @@ from reader_edge_runtime.errors import PromptError, SessionError
 from tests.fake_images import (
     IMAGE,
     VOCAB_SIZE,
+    EncodedImage,
     Prompt,
     decode,
     image,
@@ -176,6 +177,20 @@ def test_log_probabilities_of_a_prompt_are_those_of_its_text() -> None:
 def test_images_that_do_not_fit_the_prompt_are_refused(given: Prompt, fault: str) -> None:
     with pytest.raises(PromptError, match=fault):
         Request(given[0], GREEDY, seeing_manifest(), images=given[1])
+
+
+def test_features_are_held_no_longer_than_their_prompt_is_read() -> None:
+    dropped = list[int]()
+
+    class Counted(EncodedImage):
+        def drop(self) -> None:
+            dropped.append(len(request.output_token_ids))
+
+    cat = Counted(CAT.digest, CAT.rows, CAT.columns, CAT.features)
+    decoder = seeing_decoder(RandomDrafter(VOCAB_SIZE, 4, 1))
+    request = submit(decoder, prompt([1] * 9, cat, [2, 3]), GenerationConfig(max_tokens=5))
+    decoder.finish(request)
+    assert dropped == [1]
 
 
 def test_drafters_get_the_text_alone() -> None:

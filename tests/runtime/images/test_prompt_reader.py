@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 
 from reader_edge_runtime import AsyncEngine, Conversation, Engine, GenerationConfig, GenerationResult
+from reader_edge_runtime.arrays import UInt8Array
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.remote_drafts import RemoteDrafts
 from reader_edge_runtime.drafting.sources.source import DraftSource
 from reader_edge_runtime.drafting.sources.source_set import SourceSet
-from reader_edge_runtime.errors import PromptError, PromptTooLongError, ProviderError
+from reader_edge_runtime.errors import ImageError, PromptError, PromptTooLongError, ProviderError
+from reader_edge_runtime.images.decode import GivenImage
 from reader_edge_runtime.images.image_encoder import FeatureStore, SeenImage
 from reader_edge_runtime.text.conversation import Encodable
 from tests.fake_images import images_part
@@ -62,7 +64,26 @@ def test_every_form_of_an_image_is_the_same_prompt(seeing: Seeing, tmp_path: Pat
     for image in (str(path), path, png(CAT)):
         assert engine.generate("What is it?", GREEDY, images=[image]).token_ids == wanted.token_ids
     assert engine.generate("What is it?", GREEDY, images=[DOG]).token_ids != wanted.token_ids
-    assert tower.num_passes == 2  # of one image each, whatever form it came in
+    assert tower.num_passes == 3  # a file, and pixels, once each
+
+
+def test_tokens_are_counted_by_the_headers_of_images(seeing: Seeing, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded, pixels = list[str](), GivenImage.pixels
+
+    def noted(image: GivenImage) -> UInt8Array:
+        decoded.append(image.name)
+        return pixels(image)
+
+    monkeypatch.setattr(GivenImage, "pixels", noted)
+    engine, _ = seeing
+    assert engine.encode_prompt(question(*[shown(png(picture(n, 56, 56))) for n in range(2)]))
+    with pytest.raises(PromptTooLongError, match="first 3 of 5 images have 588 tokens, but"):
+        engine.generate(question(*[shown(png(picture(n, 56, 56))) for n in range(5)]), GREEDY)
+    assert not decoded
+    broken = png(CAT)[:90]
+    with pytest.raises(ImageError, match=r"^Image 2 cannot be decoded .*: give a whole image"):
+        engine.generate(question(shown(png(CAT)), shown(broken)), GREEDY)
+    assert decoded == ["Image 1", "Image 2"]
 
 
 def test_tokens_of_images_count_as_the_prompts(seeing: Seeing) -> None:
@@ -144,9 +165,13 @@ def test_what_is_no_image_is_refused_in_a_sentence(prompt: Encodable, fault: str
 
 def test_images_that_fill_the_context_are_refused_before_the_tower_runs(tmp_path: Path) -> None:
     engine, tower = seeing_engine(tmp_path, max_context=64)
-    with pytest.raises(PromptTooLongError, match="images have 64 tokens or more"):
-        engine.generate("What is it?", GREEDY, images=[picture(3, 32, 32), CAT])
-    with pytest.raises(PromptTooLongError, match="shorten the prompt"):
+    for images, having in (
+        ([CAT, picture(3, 32, 32), CAT], "The first 2 of 3 images have 70"),
+        ([DOG] * 8, "The first"),
+    ):
+        with pytest.raises(PromptTooLongError, match=having):
+            engine.generate("What is it?", GREEDY, images=images)
+    with pytest.raises(PromptTooLongError, match=r"has \d+ tokens, 49 of them of images, .* fewer or smaller images"):
         engine.generate("What is it? " * 5, GREEDY, images=[picture(3, 28, 28)])
     assert tower.num_passes == 0
 
@@ -174,7 +199,7 @@ def test_an_engine_of_many_answers_runs_the_tower_beside_decoding(seeing: Seeing
     assert tower.num_passes == 2
 
 
-def test_a_refusal_holds_no_pixels(seeing: Seeing) -> None:
+def test_a_refusal_holds_no_files(seeing: Seeing) -> None:
     """A server's requests wait with their errors until they are answered."""
     prompt = question(*[shown(picture(n, 56, 56)) for n in range(5)])
     with pytest.raises(PromptTooLongError) as refused:
@@ -198,7 +223,7 @@ def test_a_tower_that_gives_other_features_is_named(shape: tuple[int, ...], monk
     tower = CountedTower()
     monkeypatch.setattr(tower, "features", lambda inputs: np.zeros(shape, np.float32))
     with pytest.raises(ProviderError, match=r"gives features of shape .*, where its rules say \(6, 2\): export"):
-        _ = SeenImage(np.asarray(CAT), images_part(), FeatureStore(lambda: tower)).features
+        _ = SeenImage(GivenImage(CAT), images_part(), FeatureStore(lambda: tower)).features
 
 
 def test_a_remote_client_drafts_for_texts_alone(seeing: Seeing) -> None:
@@ -234,7 +259,7 @@ def test_features_are_kept_up_to_a_number_of_bytes_and_the_last_used_stay() -> N
     store = FeatureStore(lambda: tower, most_bytes=2 * 6 * 2 * 4)
 
     def see(seed: int) -> int:
-        features = SeenImage(np.asarray(picture(seed)), part, store).features
+        features = SeenImage(GivenImage(picture(seed)), part, store).features
         assert features.shape == (6, 2)
         return tower.num_passes
 

@@ -4,17 +4,21 @@ import asyncio
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from reader_edge_runtime import AsyncEngine
+from reader_edge_runtime import AsyncEngine, ServingConfig
 from reader_edge_runtime.arrays import Array, Float32Array
+from reader_edge_runtime.errors import BusyError
+from reader_edge_runtime.images.decode import GivenImage
 from reader_edge_runtime.images.image_encoder import FeatureStore, SeenImage
 from tests.fake_images import images_part
+from tests.runtime.images.published_rules import RULES
 from tests.runtime.images.test_prompt_reader import CAT, DOG, GREEDY, Seeing, question, shown
-from tests.seeing_engine import CountedTower, picture, seeing_engine
+from tests.seeing_engine import CountedTower, picture, png, seeing_engine
 
 
 @pytest.fixture
@@ -75,10 +79,51 @@ def test_of_a_request_that_was_left_no_further_image_is_seen(seeing: Seeing, mon
     assert waiting.num_passes <= 3
 
 
+def test_a_full_engine_refuses_before_a_tower_runs_and_few_hold_features(
+    seeing: Seeing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, tower = seeing
+    waiting = WaitingTower()
+    monkeypatch.setattr(tower, "features", waiting.features)
+    seen = list[int]()
+
+    async def answer() -> None:
+        async with AsyncEngine(engine, ServingConfig(max_waiting=4)) as served:
+            with engine.working():  # so that no request gets a slot
+                images = [shown(png(picture(n))) for n in range(13)]
+                waiting.may_go_on.set()
+                requests = [asyncio.create_task(served.generate(question(each), GREEDY)) for each in images]
+                done, left = await asyncio.wait(requests, return_when=asyncio.FIRST_COMPLETED)
+                assert isinstance(done.pop().exception(), BusyError)
+                while waiting.num_passes < 2:
+                    await asyncio.sleep(0.01)
+                await asyncio.sleep(0.1)
+                seen.append(waiting.num_passes)
+            assert all([(await each).token_ids for each in left])
+
+    asyncio.run(answer())
+    assert seen == [2]
+    assert waiting.num_passes == 12
+
+
+def test_of_an_image_that_was_left_no_further_tile_is_seen() -> None:
+    passes = list[int]()
+
+    class TileTower(CountedTower):
+        def features(self, inputs: Mapping[str, Array]) -> Float32Array:
+            passes.append(len(inputs["patches"]))
+            return np.zeros((256, 2), np.float32)
+
+    part = replace(images_part(), rules=RULES["lfm2_vl"])
+    image = SeenImage(GivenImage(picture(1, 1500, 1000)), part, FeatureStore(TileTower))
+    assert not image.load(lambda: len(passes) < 3)
+    assert len(passes) == 3
+
+
 def test_a_known_image_does_not_wait_for_another_s_tower() -> None:
     tower, part = WaitingTower(), images_part()
     store = FeatureStore(lambda: tower)
-    cat, dog = (SeenImage(np.asarray(image), part, store) for image in (CAT, DOG))
+    cat, dog = (SeenImage(GivenImage(image), part, store) for image in (CAT, DOG))
     tower.may_go_on.set()
     known = cat.features
     tower.has_begun.clear()
@@ -86,6 +131,6 @@ def test_a_known_image_does_not_wait_for_another_s_tower() -> None:
     with ThreadPoolExecutor(1) as threads:
         made = threads.submit(lambda: dog.features)
         assert tower.has_begun.wait(60)
-        assert SeenImage(np.asarray(CAT), part, store).features is known
+        assert SeenImage(GivenImage(CAT), part, store).features is known
         tower.may_go_on.set()
         assert len(made.result()) == 8
