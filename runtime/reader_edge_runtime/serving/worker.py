@@ -55,7 +55,7 @@ class Worker:
         """Have an answer decoded. Raises BusyError, ClosedError, or CapacityError where it can never fit."""
         self._engine.decoder.check(answer.request)
         images = answer.request.images
-        is_seen = images is None or images.load(lambda: False)  # by others that asked about them
+        is_seen = images is None or images.load(lambda: False)  # known of another request
         with self._changed:
             if self._is_closed:
                 raise ClosedError("The engine is closed: load it again.")
