@@ -5,6 +5,7 @@ Standard library only: its environment runs this file.
 
 import http.client
 import json
+import os
 import socket
 import subprocess
 import tempfile
@@ -15,6 +16,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 _START_S = 120
+
+
+def peer_environment() -> dict[str, str]:
+    """Variables without what the exporter's import sets for itself: with it llama.cpp takes 3.5 times as long."""
+    return {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
 
 
 class Completion(NamedTuple):
@@ -42,7 +48,7 @@ class LlamaServer:
         command += ["--parallel", "1", "--port", str(self.port), "--slot-save-path", self.folder.name]
         command += ["--spec-type", drafting] if drafting else []
         self._log = Path(self.folder.name, "log").open("w+")  # noqa: SIM115  (closed with the server)
-        self.process = subprocess.Popen(command, stdout=self._log, stderr=self._log)
+        self.process = subprocess.Popen(command, stdout=self._log, stderr=self._log, env=peer_environment())
         self._wait()
 
     def __enter__(self) -> "LlamaServer":

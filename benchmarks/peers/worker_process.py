@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.peers.llama_server import peer_environment
+
 WORKERS = Path(__file__).parent / "workers"
 
 
@@ -32,7 +34,7 @@ class WorkerProcess:
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             text=True,
-            env=os.environ | environment,
+            env=peer_environment() | environment,
         )
         self.pid = self._process.pid
 
