@@ -30,8 +30,8 @@ class Chat:
     """One conversation. Without a chat template each line is a text of its own, to be continued.
 
     engine: of the model that answers, which `/model` changes where there is a `load`. config: of each answer, but for
-    its sampling. messages: those so far. template_args: what the chat template is given besides. is_kept: whether they
-    go into a session, which has texts alone. last: the statistics of the last answer, and how it was sampled.
+    its sampling. messages: those so far. template_args: what the chat template is given besides. last: the statistics
+    of the last answer, and how it was sampled.
     """
 
     def __init__(
@@ -45,7 +45,6 @@ class Chat:
         template_args: Mapping[str, Any] = MappingProxyType({}),
         sampling: SamplingOptions | None = None,
         load: Load | None = None,
-        is_kept: bool = False,
     ) -> None:
         check_messages_options(engine, system, is_raw)
         self.engine = engine
@@ -53,7 +52,6 @@ class Chat:
         self.sampling = sampling or SamplingOptions()
         self.shows_stats = shows_stats
         self.load = load
-        self.is_kept = is_kept
         self.is_raw = is_raw
         self.template_args = template_args
         self.messages = list(messages) or system_messages(system)
@@ -66,7 +64,7 @@ class Chat:
 
     @property
     def sees_images(self) -> bool:
-        return self.is_conversation and not self.is_kept and self.engine.package.manifest.images is not None
+        return self.is_conversation and self.engine.package.manifest.images is not None
 
     @property
     def system(self) -> str | None:

@@ -10,7 +10,6 @@ import click
 
 from reader_edge.chat.answer import check_session_place, system_messages
 from reader_edge.chat.answer_report import stats_table
-from reader_edge.chat.dropped_images import holds_images
 from reader_edge.chat.sampling_options import SamplingOptions
 from reader_edge.commands.options import MAX_TOKENS
 from reader_edge.terminal.console import pairs_table, print_table
@@ -129,8 +128,6 @@ class ChatCommands:
     def _save(self, name: str) -> None:
         path = _path(name, "save")
         check_session_place(path)
-        if any(map(holds_images, self._chat.messages)):
-            raise click.ClickException("A session keeps texts alone, and this conversation has images: /reset first.")
         self._chat.engine.save_session(path, self._chat.messages if self._chat.is_conversation else ())
         click.echo(visible(f"Kept in '{path}'."), err=True)
 

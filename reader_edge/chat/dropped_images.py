@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from reader_edge_runtime.images.decode import read_image
-from reader_edge_runtime.text.conversation import Message
 
 _ENDINGS = {".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp"}
 # In quotes that begin a word, or with a backslash before each character that a shell would read.
@@ -61,8 +60,3 @@ def with_read_images(content: str | list[dict[str, Any]]) -> str | list[dict[str
     if isinstance(content, str):
         return content
     return [{**part, "image": read_image(part["image"])} if part["type"] == "image" else part for part in content]
-
-
-def holds_images(message: Message) -> bool:
-    """Whether a message of the chat names images."""
-    return isinstance(message["content"], list)

@@ -15,7 +15,7 @@ from reader_edge_runtime.untrusted.user_input import as_text
 
 if TYPE_CHECKING:
     import reader_edge_runtime
-    from reader_edge_runtime.text.conversation import Encodable
+    from reader_edge_runtime.text.conversation import Prompt
 
 IMAGE_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -71,18 +71,23 @@ class PromptInput:
         if path is not None:
             check_session_place(path)
 
-    def check_images(self, text: str | None, keeps_messages: bool) -> None:
-        """Raise UsageError for images where they have no place. keeps_messages: whether a session or a server does."""
+    def check_images(self, text: str | None, is_remote: bool) -> None:
+        """Raise UsageError for images where they have no place."""
         if self.images and (text is None or self.raw):
             raise click.UsageError("--image needs a prompt and the chat template: give -p, and leave --raw out.")
-        if self.images and keeps_messages:
-            raise click.UsageError("Images go with neither --session nor --server: leave --image out.")
+        if self.images and is_remote:
+            raise click.UsageError("Images go not with --server: leave --image out.")
 
-    def with_images(self, prompt: "Encodable") -> "Encodable":
-        """A prompt with the images that are given, if any, before its last text."""
-        from reader_edge_runtime.text.image_parts import with_images
+    def with_images(self, prompt: "Prompt", engine: "reader_edge_runtime.Engine") -> "Prompt":
+        """A prompt with the images that are given, if any, before its last text. Raises PromptError for a blind model."""
+        from reader_edge_runtime.text.image_parts import check_sees, with_images, with_neutral_parts, with_own_parts
 
-        return with_images(prompt, self.images) if self.images else prompt
+        if not self.images:
+            return prompt
+        given = with_images(prompt, self.images)
+        if engine.package.manifest.images is None:
+            check_sees(given)
+        return with_own_parts(with_neutral_parts(given))
 
     def beside(self, model: str | None) -> "tuple[str | None, PromptInput]":
         """The model and the prompt, where a dash alone came in the model's place."""
@@ -120,7 +125,6 @@ class PromptInput:
                 self.template_args,
                 given,
                 load if session is None else None,
-                is_kept=session is not None,
             )
             chat.run()
             if session is not None:
@@ -128,9 +132,9 @@ class PromptInput:
             return
         sampling = given.chosen(engine.sampling)
         config = replace(config, sampling=sampling)
-        built = build_prompt(engine, text, self.system, self.raw)
+        built = self.with_images(build_prompt(engine, text, self.system, self.raw), engine)
         prompt = built if session is None else session.prompt(built)
-        whole = self.with_images(with_template_args(prompt, self.template_args))
+        whole = with_template_args(prompt, self.template_args)
         if as_json:
             answer = print_json(engine, whole, config)
         else:

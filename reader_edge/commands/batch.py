@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @options.of(options.EngineFlags, "max_batch", "max_kv_bytes")
 @options.max_tokens(4096)
 @options.engine
-@options.of(options.EngineFlags, "is_near_tie_guarded", "is_text_literal", "is_calibrated")
+@options.of(options.EngineFlags, "is_near_tie_guarded", "is_text_literal", "max_image_tokens", "is_calibrated")
 @options.of(options.Drafts)
 @click.option("--ray", "ray_address", metavar="HOST:PORT", help="Answer on a Ray cluster, with an engine on each node.")
 @options.grouped(engine_config="EngineConfig", sources="DraftSources")

@@ -161,6 +161,7 @@ class EngineFlags(EngineConfig):
     --no-calibrate is_calibrated: Assume pass times; do not measure them here.
     --text-is-text is_text_literal: Treat control tokens in messages as plain text: for untrusted input.
     --no-draft is_drafted: Decode plainly: one token per pass.
+    --image-max-tokens max_image_tokens: Most tokens of an image that a model sees whole; larger ones are shrunk.
     max_batch: Answers decoded together.
     --kv-bytes max_kv_bytes: Most bytes of the KV cache; 0 is no limit.
     prefix_bytes: Most bytes of the prefix cache; what was used longest ago goes first.

@@ -50,7 +50,7 @@ class OutputOptions:
 @options.of(SamplingOptions)
 @options.stop
 @options.engine
-@options.of(options.EngineFlags, "is_near_tie_guarded", "is_text_literal")
+@options.of(options.EngineFlags, "is_near_tie_guarded", "is_text_literal", "max_image_tokens")
 @options.history
 @options.of(OutputOptions, "session_file")
 @options.prefix_cache
@@ -95,7 +95,7 @@ def run(
     text = prompt_input.read()
     if text is None and (shown.as_json or shown.compare):
         raise click.UsageError("--json and --compare need a prompt: give one with -p.")
-    prompt_input.check_images(text, remote.server is not None or shown.session_file is not None)
+    prompt_input.check_images(text, remote.server is not None)
     if remote.server is not None:
         if text is None:
             raise click.UsageError("--server needs a prompt: give one with -p.")
@@ -117,8 +117,8 @@ def run(
         return
     assert text is not None
     config = replace(config, is_scored=shown.stats or shown.as_json, sampling=given.chosen(engine.sampling))
-    prompt = build_prompt(engine, text, prompt_input.system, prompt_input.raw)
-    whole = prompt_input.with_images(with_template_args(prompt, prompt_input.template_args))
+    prompt = prompt_input.with_images(build_prompt(engine, text, prompt_input.system, prompt_input.raw), engine)
+    whole = with_template_args(prompt, prompt_input.template_args)
     if not print_compared(engine, whole, config, shown.as_json, shown.stats):
         raise click.ClickException(options.DIFFERENT_TOKENS)
 

@@ -156,7 +156,7 @@ class Limits:
 @options.of(Limits)
 @options.of(Log)
 @options.engine
-@options.of(options.EngineFlags, "is_near_tie_guarded", "is_text_literal")
+@options.of(options.EngineFlags, "is_near_tie_guarded", "is_text_literal", "max_image_tokens")
 @options.history
 @options.prefix_cache
 @options.of(options.EngineFlags, "is_calibrated", "is_drafted")

@@ -9,7 +9,7 @@ _GROUPS = {  # titles, and the parameters under each, whatever command has them
     "Serving": ("host", "port", "api_key_file", "name", "models_folder", "max_bytes", "idle_s", "strict_fields"),
     "Limits": (
         *("max_tokens", "max_reasoning_tokens", "stop"),
-        *("max_batch", "max_waiting", "max_kv_bytes", "max_answer_s", "max_kept_responses"),
+        *("max_batch", "max_waiting", "max_kv_bytes", "max_image_tokens", "max_answer_s", "max_kept_responses"),
     ),
     "Sampling": (
         *("temperature", "top_k", "top_p", "min_p", "seed", "is_greedy"),

@@ -101,8 +101,10 @@ def keeping_prefixes(decoder: Decoder, package: ModelPackage, config: EngineConf
 def prompt_reader(package: ModelPackage, tokenizer: Tokenizer, target: Target, config: EngineConfig) -> PromptReader:
     """What reads prompts for a package's model, and images where it sees them."""
     part, max_context = package.manifest.images, package.manifest.max_context
-    encoder = None if part is None else ImageEncoder(part, lambda: open_vision(package, target, config))
-    return PromptReader(tokenizer, max_context, encoder)
+    if part is None:
+        return PromptReader(tokenizer, max_context, None)
+    part = replace(part, rules=part.rules.within(config.max_image_tokens))
+    return PromptReader(tokenizer, max_context, ImageEncoder(part, lambda: open_vision(package, target, config)))
 
 
 def open_sources(

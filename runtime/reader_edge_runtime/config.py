@@ -36,6 +36,8 @@ class EngineConfig:
         the same `cache_salt`; None keeps them in memory alone. They reveal the texts, so the folder is this user's.
     prefix_bytes: most bytes of that folder; what was used longest ago goes first.
     signature_key: file of a public key; packages that its owner has not signed are refused. None runs any.
+    max_image_tokens: most tokens of an image that a model sees whole in whatever size; larger ones are shrunk. What its
+        maker allows at most may take minutes. Tiles, and fixed sizes, stay.
     is_drafted: False decodes every request plainly and loads nothing to draft with. `Engine.draft_permission` shows
         what this and the probe led to.
     """
@@ -54,6 +56,7 @@ class EngineConfig:
     prefix_cache: str | os.PathLike[str] | None = None
     prefix_bytes: Annotated[int, Range(1, 2**63 - 1)] = 8_000_000_000
     signature_key: str | os.PathLike[str] | None = None
+    max_image_tokens: Annotated[int, Range(256, 1 << 20)] = 4096
 
     def __post_init__(self) -> None:
         check(self)

@@ -87,6 +87,8 @@ class Prefill:
         if is_read:
             request.read_prompt(result, length, len(tree))
             result = result.from_row(rows.start)
+        if is_last and images is not None:
+            images.drop()
         if is_again:
             return len(tree)
         if request.on_progress is not None:
@@ -96,8 +98,6 @@ class Prefill:
             self._scorer.take_choice(request, result, len(rows) - 1)
         if request.drafter is not None:
             self._learn(request, result, tree, rows, length)
-        if is_last and images is not None:
-            images.drop()
         return len(tree)
 
     def _learn(self, request: Request, result: ForwardResult, tree: DraftTree, rows: range, length: int) -> None:

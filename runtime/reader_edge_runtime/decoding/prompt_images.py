@@ -51,7 +51,7 @@ class EncodedImage(Protocol):
     def features(self) -> Float32Array: ...
 
     def load(self, may_run: Callable[[], bool]) -> bool:
-        """Have features, and return whether they are here. may_run: whether a tower may, looked at before each pass."""
+        """Have features, and return whether they are here. may_run: whether a tower may."""
         ...
 
     def drop(self) -> None:

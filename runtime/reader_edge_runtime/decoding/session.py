@@ -27,6 +27,7 @@ from reader_edge_runtime.package.images import MAX_IMAGE_TOKENS
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.text.conversation import Message
 from reader_edge_runtime.text.conversation_check import sound_messages
+from reader_edge_runtime.text.image_parts import holds_images, with_neutral_parts, with_own_parts
 
 _MAGIC, _LOSSY_MAGIC = b"\x89redgss\n", b"\x89redgsl\n"
 FORMAT = ArrayFormat(
@@ -115,9 +116,9 @@ def check_rows(decoder: Decoder) -> None:
 
 
 def _encoded(messages: Sequence[Message]) -> bytes:
-    """Messages as they are written. Raises SessionError for what could not be loaded again."""
+    """Messages as they are written, with their images. Raises SessionError for what could not be loaded again."""
     try:
-        encoded = json.dumps([dict(message) for message in sound_messages(messages)]).encode()
+        encoded = json.dumps([dict(message) for message in _sound(messages, as_json=True)]).encode()
     except (PromptError, TypeError, ValueError, RecursionError) as error:
         raise SessionError(f"The messages cannot be saved ({error}): give those of a conversation.") from None
     if len(encoded) > _MAX_MESSAGE_BYTES:
@@ -130,9 +131,17 @@ def _messages(encoded: Array) -> list[Message]:
     if encoded.dtype != np.uint8 or encoded.nbytes > _MAX_MESSAGE_BYTES:
         raise ValueError("its messages are none")
     try:
-        return sound_messages(json.loads(encoded.tobytes()))
+        return _sound(json.loads(encoded.tobytes()), as_json=False)
     except PromptError:
         raise ValueError("its messages are none") from None
+
+
+def _sound(messages: Sequence[Message], as_json: bool) -> list[Message]:
+    if not holds_images(messages):
+        return sound_messages(messages)
+    chat = with_neutral_parts(messages)
+    sound = sound_messages(chat.messages, has_images=True)
+    return with_own_parts(replace(chat, messages=sound), as_json)
 
 
 def _id_arrays(token_ids: Sequence[int]) -> dict[str, Array]:

@@ -21,8 +21,11 @@ _MOST_KEPT_BYTES = 1 << 28  # 8 MB hold 1024 tokens of 2048 numbers
 class VisionTower(Protocol):
     """A package's graph of images."""
 
-    def features(self, inputs: Mapping[str, Array]) -> Float32Array:
-        """Of an image, or of a tile: float32 (L, E). inputs: see `images.patches`. Raises ProviderError."""
+    def features(self, inputs: Mapping[str, Array], may_run: Callable[[], bool]) -> Float32Array | None:
+        """Of an image, or of a tile: float32 (L, E); None once it may run no longer. inputs: see `images.patches`.
+
+        Raises ProviderError.
+        """
         ...
 
 
@@ -45,7 +48,7 @@ class FeatureStore:
     ) -> Float32Array | None:
         """Of the image that has this digest. salt: as of `GenerationConfig`.
 
-        may_run: whether the tower may, which is looked at before each of its passes; None where it may not.
+        may_run: whether the tower may, which is looked at before its passes and within; None where it may not.
         Raises ImageError for pixels that cannot be decoded, and ProviderError.
         """
         name = salt, digest
@@ -69,15 +72,16 @@ class FeatureStore:
         self._tower = self._tower or self._open_tower()
         found = list[Float32Array]()
         for each in prepare(image.pixels(), part.rules):
-            if found and not may_run():
+            features = self._tower.features(each.inputs, may_run) if may_run() else None
+            if features is None:
                 return None
-            found.append(self._tower.features(each.inputs))
+            found.append(features)
             if found[-1].shape != (each.num_tokens, part.width):
                 given = f"features of shape {found[-1].shape}, where its rules say {(each.num_tokens, part.width)}"
                 raise ProviderError(f"The graph of images gives {given}: export the model again.")
-        features = np.concatenate(found)
-        features.flags.writeable = False
-        return features
+        whole = np.concatenate(found)
+        whole.flags.writeable = False
+        return whole
 
     def _keep(self, name: tuple[str, bytes], features: Float32Array) -> None:
         with self._lock:

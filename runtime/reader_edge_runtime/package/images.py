@@ -3,7 +3,7 @@
 import math
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 QWEN_FAMILIES = ("qwen3_5", "qwen3_vl", "qwen2_5_vl")
 TILED_FAMILIES = ("smolvlm", "idefics3")
@@ -99,6 +99,15 @@ class ImageRules(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=
             raise ValueError(f"positions have at most {_MOST_POSITION_WEIGHTS} weights")
         if self.window_size % self.unit:
             raise ValueError("window_size is no multiple of patch_size * merge_size")
+
+    def within(self, max_tokens: int) -> "ImageRules":
+        """The same, by which images that are seen whole have at most so many tokens, 256 or more."""
+        if self.family == "mistral3":
+            return structs.replace(self, longest_edge=min(self.longest_edge, math.isqrt(max_tokens) * self.unit))
+        if self.tile_size:
+            return self
+        most = min(self.max_pixels, max_tokens * self.unit**2)
+        return structs.replace(self, max_pixels=most, min_pixels=min(self.min_pixels, most))
 
     @property
     def unit(self) -> int:

@@ -4,10 +4,11 @@ import binascii
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, cast
 
 from reader_edge_runtime.errors import ConversationError, PromptError
-from reader_edge_runtime.images.decode import MAX_BYTES, ImageSource
+from reader_edge_runtime.images.decode import MAX_BYTES, ImageSource, read_image
 from reader_edge_runtime.text.conversation import IMAGE_PART, Conversation, Encodable, Message
 from reader_edge_runtime.untrusted.user_input import short_repr
 
@@ -70,6 +71,28 @@ def with_neutral_parts(prompt: Encodable) -> Conversation:
     if len(found) > MAX_IMAGES:
         raise PromptError(f"The prompt has {len(found)} images, but may have {MAX_IMAGES} at most: leave some out.")
     return replace(given, messages=messages, images=found)
+
+
+def with_own_parts(chat: Conversation, as_json: bool = False) -> list[Message]:
+    """The messages of what `with_neutral_parts` returned, with each image in its part. as_json: as data URLs.
+
+    Raises ImageError for a path that cannot be read, PromptError for a PIL image, which JSON has no form for.
+    """
+    images = iter([_json_part(each) if as_json else {"type": "image", "image": each} for each in chat.images])
+    return [
+        {**message, "content": [next(images) if _is_image(part) else part for part in parts]}
+        if (parts := _parts(message))
+        else message
+        for message in chat.messages
+    ]
+
+
+def _json_part(image: ImageSource) -> dict[str, Any]:
+    data = read_image(image) if isinstance(image, Path) else image
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise PromptError(f"An image that is kept or sent is a file, not {short_repr(data)}: give its path or bytes.")
+    url = f"data:;base64,{binascii.b2a_base64(data, newline=False).decode()}"
+    return {"type": "image_url", "image_url": {"url": url}}
 
 
 def check_sees(prompt: Encodable) -> None:

@@ -70,19 +70,6 @@ def test_an_image_is_read_once(cat: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert "Error" not in capsys.readouterr().err
 
 
-def test_a_chat_that_is_kept_takes_texts_alone(
-    cat: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (folder := cat.parent / "package").mkdir()
-    engine, _ = seeing_engine(folder)
-    lines = iter([f'"{cat}" What is it?', "/bye"])
-    monkeypatch.setattr(builtins, "input", lambda mark="": next(lines))
-    chat = Chat(engine, GenerationConfig(max_tokens=4), None, is_raw=False, shows_stats=False, is_kept=True)
-    chat.run()
-    assert "With" not in capsys.readouterr().err
-    engine.save_session(cat.parent / "kept", chat.messages)
-
-
 def test_a_chat_shows_images_to_the_model_and_remembers_them(
     cat: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,5 +87,6 @@ def test_a_chat_shows_images_to_the_model_and_remembers_them(
     assert tower.num_passes == 1
     assert f"With {cat}." in shown.err
     assert "It sees images whose paths are in it." in shown.err
-    assert "A session keeps texts alone, and this conversation has images: /reset first." in shown.err
-    assert not (cat.parent / "kept").exists()
+    kept = engine.load_session(cat.parent / "kept")
+    assert [kept[0], *kept[2:]] == [chat.messages[0], *chat.messages[2:]]
+    assert kept[0]["content"][0] == {"type": "image", "image": cat.read_bytes()}

@@ -15,7 +15,7 @@ from reader_edge_runtime.drafting.sources.history_file import HistoryFile
 from reader_edge_runtime.errors import HistoryError
 from reader_edge_runtime.measuring.width_probe import WidthReport
 from tests.reader_edge.package_copy import PackageCopy
-from tests.seeing_engine import picture, seeing_engine
+from tests.seeing_engine import picture, png, seeing_engine
 
 PROMPT = "# tar\n\n"
 
@@ -383,12 +383,33 @@ def test_images_come_before_the_prompt_in_the_order_of_their_options(
     assert tuple(json.loads(_run(runner, *given, "--json"))["token_ids"]) == result.token_ids
 
 
+def test_a_session_keeps_the_images_of_its_conversation(
+    runner: CliRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes = []
+    (path := tmp_path / "cat.png").write_bytes(png(picture(1)))
+    arguments = ["--greedy", "--session", str(tmp_path / "kept"), "-n", "8", "-p"]
+    for number, given in enumerate((["What?", "--image", str(path)], ["And now?"], ["Now?", "--image", str(path)])):
+        (folder := tmp_path / str(number)).mkdir()
+        seeing, tower = seeing_engine(folder)
+        monkeypatch.setattr("reader_edge.models.model_source.load_engine", lambda *_, seeing=seeing, **__: seeing)
+        _run(runner, *arguments, *given)
+        passes.append(tower.num_passes)
+    assert passes == [1, 0, 1]  # rows of the first are in the file
+    messages = seeing.load_session(tmp_path / "kept")
+    image = {"type": "image", "image": path.read_bytes()}
+    assert messages[0] == {"role": "user", "content": [image, {"type": "text", "text": "What?"}]}
+    assert messages[4] == {"role": "user", "content": [image, {"type": "text", "text": "Now?"}]}
+    for length in (1, 3):
+        answer = seeing.generate(messages[:length], GenerationConfig(max_tokens=8)).text
+        assert messages[length]["content"] == answer
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
         (["-p", "What?"], 1, "reads texts alone"),
         (["-p", "What?", "--raw"], 2, "leave --raw out"),
-        (["-p", "What?", "--session", "kept"], 2, "leave --image out"),
         (["-p", "What?", "--server", "http://localhost:1"], 2, "leave --image out"),
     ],
 )

@@ -39,6 +39,20 @@ def test_a_line_is_refused_where_its_model_takes_none(name: str, most: int) -> N
     assert all(min(size) > 0 for size in lay_out(most * 7, 7, RULES[name]).sizes)
 
 
+@pytest.mark.parametrize("name", ["qwen3_5", "qwen2_5_vl", "mistral3", "gemma4"])
+def test_images_that_are_seen_whole_have_no_more_tokens_than_allowed(name: str) -> None:
+    rules = RULES[name]
+    assert rules.within(1 << 20) == rules
+    for most in (256, 1024):
+        fewer = rules.within(most)
+        for width, height in ((16384, 100), (3000, 4000), (300, 200), (56, 56), (7000, 7000)):
+            assert lay_out(width, height, fewer).num_tokens <= most
+            if name != "mistral3" and lay_out(width, height, rules).num_tokens <= most // 2:
+                assert lay_out(width, height, fewer) == lay_out(width, height, rules)
+    for tiled in ("lfm2_vl", "smolvlm", "gemma3"):
+        assert RULES[tiled].within(256) is RULES[tiled]
+
+
 def test_gemma4_gives_a_line_its_most_tokens() -> None:
     assert lay_out(16384, 1, RULES["gemma4"]).parts[0].grid == (1, 280)
     assert lay_out(1, 16384, RULES["gemma4"]).parts[0].grid == (280, 1)

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reader_edge_runtime import AsyncEngine, Conversation, Engine, GenerationConfig, GenerationResult
+from reader_edge_runtime import AsyncEngine, Conversation, Engine, EngineConfig, GenerationConfig, GenerationResult
 from reader_edge_runtime.arrays import UInt8Array
+from reader_edge_runtime.assembly import prompt_reader
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.remote_drafts import RemoteDrafts
@@ -221,7 +222,7 @@ def test_a_salt_s_images_hasten_nobody_else_s(seeing: Seeing) -> None:
 @pytest.mark.parametrize("shape", [(5, 2), (7, 2), (6, 3), (6,)])
 def test_a_tower_that_gives_other_features_is_named(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     tower = CountedTower()
-    monkeypatch.setattr(tower, "features", lambda inputs: np.zeros(shape, np.float32))
+    monkeypatch.setattr(tower, "features", lambda inputs, may_run: np.zeros(shape, np.float32))
     with pytest.raises(ProviderError, match=r"gives features of shape .*, where its rules say \(6, 2\): export"):
         _ = SeenImage(GivenImage(CAT), images_part(), FeatureStore(lambda: tower)).features
 
@@ -252,6 +253,14 @@ def test_a_model_of_texts_says_that_it_sees_none(engine: Engine) -> None:
         engine.generate("What is it?", images="cat.png")
     with pytest.raises(PromptError, match="not with"):
         engine.generate([1, 2, 3], images=[CAT])
+
+
+def test_larger_images_are_shrunk_to_the_tokens_that_a_config_allows(seeing: Seeing) -> None:
+    engine, image = seeing[0], picture(1, 80, 80)
+    parts = engine.package, engine.tokenizer, engine.decoder.target
+    for most, expected in ((256, 256), (2048, 400)):
+        (seen,) = prompt_reader(*parts, EngineConfig(max_image_tokens=most)).read(question(shown(image))).images
+        assert seen.num_tokens == expected
 
 
 def test_features_are_kept_up_to_a_number_of_bytes_and_the_last_used_stay() -> None:

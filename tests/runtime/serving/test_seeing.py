@@ -33,7 +33,7 @@ class WaitingTower(CountedTower):
         super().__init__()
         self.has_begun, self.may_go_on = threading.Event(), threading.Event()
 
-    def features(self, inputs: Mapping[str, Array]) -> Float32Array:
+    def features(self, inputs: Mapping[str, Array], may_run: object = None) -> Float32Array:
         self.has_begun.set()
         assert self.may_go_on.wait(60)
         return super().features(inputs)
@@ -110,7 +110,7 @@ def test_of_an_image_that_was_left_no_further_tile_is_seen() -> None:
     passes = list[int]()
 
     class TileTower(CountedTower):
-        def features(self, inputs: Mapping[str, Array]) -> Float32Array:
+        def features(self, inputs: Mapping[str, Array], may_run: object = None) -> Float32Array:
             passes.append(len(inputs["patches"]))
             return np.zeros((256, 2), np.float32)
 

@@ -24,8 +24,35 @@ def vision(name: str = "image_features", width: int = 4, spelled: bytes = b"patc
 
 def test_features_are_the_graphs_own() -> None:
     patches = np.arange(24, dtype=np.float32).reshape(3, 2, 4)
-    features = vision().features({"patches": patches})
+    features = vision().features({"patches": patches}, lambda: True)
     np.testing.assert_array_equal(features, patches.sum(1))
+
+
+def endless() -> HostVision:
+    """Of a graph that adds a patch to itself, for years."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 18]>
+        vision (float[L, 4] patches) => (float[L, 4] image_features)
+        <int64 times = {4611686018427387904}, bool is_on = {1}>
+        {
+            image_features = Loop (times, is_on, patches) <
+                body = step (int64 n, bool on, float[L, 4] sum) => (bool next, float[L, 4] more)
+                { next = Identity (on) more = Add (sum, sum) }
+            >
+        }
+    """)
+    return HostVision(open_session(model.SerializeToString(), 1), 4)
+
+
+def test_a_pass_ends_once_nobody_waits_for_it() -> None:
+    tower, patches = endless(), {"patches": np.ones((1, 4), np.float32)}
+    assert tower.features(patches, lambda: False) is None
+
+    def interrupted() -> bool:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tower.features(patches, interrupted)
 
 
 def test_a_graph_that_its_manifest_does_not_describe_is_refused() -> None:
@@ -34,6 +61,6 @@ def test_a_graph_that_its_manifest_does_not_describe_is_refused() -> None:
     with pytest.raises(ProviderError, match="not 4 features"):
         vision(width=5)
     with pytest.raises(ProviderError, match=r"other inputs than its rules \(patches, pixels\)"):
-        vision().features({"pixels": np.zeros((1, 2, 4), np.float32)})
+        vision().features({"pixels": np.zeros((1, 2, 4), np.float32)}, lambda: True)
     with pytest.raises(ProviderError, match="are not UTF-8"):
         vision(spelled=b"patch\xff\xfe")
