@@ -79,7 +79,7 @@ class PromptInput:
             raise click.UsageError("Images go not with --server: leave --image out.")
 
     def with_images(self, prompt: "Prompt", engine: "reader_edge_runtime.Engine") -> "Prompt":
-        """A prompt with the images that are given, if any, before its last text. Raises PromptError for a blind model."""
+        """A prompt with images, if any, before its last text. Raises PromptError for a model that sees none."""
         from reader_edge_runtime.text.image_parts import check_sees, with_images, with_neutral_parts, with_own_parts
 
         if not self.images:
