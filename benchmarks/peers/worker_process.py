@@ -34,7 +34,7 @@ class WorkerProcess:
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             text=True,
-            env=peer_environment() | environment,
+            env={**peer_environment(), **environment},
         )
         self.pid = self._process.pid
 
