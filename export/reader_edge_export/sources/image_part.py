@@ -119,6 +119,14 @@ def find_images(source: Source, on_message: Callable[[str], None] = lambda line:
     return ImagePart(source.folder, str(model_type), args, token_id, seen, pad_id, sections)
 
 
+def sees_images(source: Source) -> bool:
+    """Whether a folder has what sees images, of a kind that is known here."""
+    if not isinstance(source, HuggingFaceSource) or not source.is_part:
+        return False
+    family = FAMILIES.get(str(read_json(source.folder / "config.json").get("model_type")))
+    return family is not None and set(family.modules) <= set(source.left_out)
+
+
 def without_modules(left_out: Iterable[str], images: ImagePart | None) -> tuple[str, ...]:
     """Of the modules that a text model leaves out, those that are left out with images too."""
     return tuple(name for name in left_out if images is None or name not in images.family.modules)

@@ -73,6 +73,33 @@ def test_a_folder_that_does_not_say_how_pixels_are_read_is_its_text_model(spoilt
     assert find_images(find_source(spoilt / "text", None)) is None
 
 
+def test_an_export_that_leaves_eyes_out_by_its_options_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Begun(Exception):  # noqa: N818
+        """The check of the source has ended."""
+
+    def begin(*_: object) -> None:
+        raise Begun
+
+    monkeypatch.setattr("reader_edge_export.package_export.PackageExport", begin)
+    lines: list[list[str]] = []
+    model = build_seeing_model("mistral3", tmp_path / "model")
+    for folder, options in (
+        (model, ExportOptions("int8", attention="fast")),
+        (model, ExportOptions("fp16")),
+        (model, ExportOptions("int8", attention="fast", has_images=False)),
+        (model / "text", ExportOptions("int8", attention="fast")),
+    ):
+        lines.append([])
+        with pytest.raises(Begun):
+            export_model(folder, tmp_path / "out", options, on_message=lines[-1].append)
+    (fast,), (half,), *others = lines
+    assert "exact attention on a CPU: with attention 'fast' in int8 the package will read texts alone." in fast
+    assert "attention 'exact' in fp16" in half
+    assert others == [[], []]
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
