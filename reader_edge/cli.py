@@ -20,11 +20,12 @@ from reader_edge.commands.batch import batch
 from reader_edge.commands.bench import bench
 from reader_edge.commands.completion import completion
 from reader_edge.commands.datastore import datastore
+from reader_edge.commands.demo import demo
 from reader_edge.commands.doctor import doctor
 from reader_edge.commands.export import export
 from reader_edge.commands.info import info
 from reader_edge.commands.launch import launch
-from reader_edge.commands.models import list_models, pull, rm
+from reader_edge.commands.models import cache, list_models, pull, rm
 from reader_edge.commands.package import card, package, push
 from reader_edge.commands.run import run
 from reader_edge.commands.serve import serve
@@ -54,7 +55,15 @@ class CommandLine(click.Group):
             return super().invoke(ctx)
 
 
-@click.group(cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"]})
+_FIRST_STEPS = """\
+reader-edge demo                  watch drafting at work, with the bundled model
+reader-edge run smollm2:135m      chat with a model, which is fetched and exported first
+reader-edge serve smollm2:135m    serve it: OpenAI's, Anthropic's and Ollama's APIs, and a page
+reader-edge doctor                see whether anything keeps this machine slow
+reader-edge --help                list all commands"""
+
+
+@click.group(cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"]}, invoke_without_command=True)
 @click.version_option(
     __version__,
     prog_name="reader-edge",
@@ -68,6 +77,9 @@ def main(ctx: click.Context) -> None:
     Start with:
       reader-edge run smollm2:135m
     """
+    if ctx.invoked_subcommand is None:
+        click.echo(_FIRST_STEPS)
+        return
     ctx.with_resource(warnings.catch_warnings())
     warnings.showwarning = show_warning
     # Each loss of a box or a server is reported, not the first alone; -W and PYTHONWARNINGS come before.
@@ -75,6 +87,7 @@ def main(ctx: click.Context) -> None:
 
 
 COMMANDS = (
+    demo,
     run,
     serve,
     launch,
@@ -82,6 +95,7 @@ COMMANDS = (
     pull,
     list_models,
     rm,
+    cache,
     verify,
     doctor,
     info,

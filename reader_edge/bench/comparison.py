@@ -153,8 +153,7 @@ def compare_engines(
 ) -> list[Comparison]:
     """`compare` of several engines of one model, each with its own drafts, beside the plain answers of the first."""
     for engine in engines:
-        if isinstance(engine.decoder.drafter, RetrievalDrafter):
-            engine.decoder.drafter.wait()
+        wait_for_drafter(engine)
     ways = [(engines[0], replace(config, is_drafted=False))]
     ways += [(engine, replace(config, is_drafted=True)) for engine in engines]
     answers: list[list[TimedAnswer]] = [[] for _ in ways]
@@ -167,6 +166,12 @@ def compare_engines(
             on_progress(sum(map(len, answers)), len(ways) * num_rounds)
     plain, *drafted = (TimedRounds((tuple(rounds),)) for rounds in answers)
     return [Comparison(plain, each) for each in drafted]
+
+
+def wait_for_drafter(engine: Engine) -> None:
+    """Until it drafts: its machine code may still be loaded or compiled."""
+    if isinstance(engine.decoder.drafter, RetrievalDrafter):
+        engine.decoder.drafter.wait()
 
 
 def bench_decode(

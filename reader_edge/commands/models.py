@@ -1,4 +1,4 @@
-"""`reader-edge pull`, `list` and `rm`: the models in the user's cache."""
+"""`reader-edge pull`, `list`, `rm` and `cache`: the models in the user's cache, and what else is there."""
 
 import json
 import time
@@ -91,3 +91,30 @@ def rm(name: str) -> None:
     whats = [part.what for part in stored.parts()]
     num_bytes = stored.remove()
     click.echo(visible(f"Removed {stored.name}: {', '.join(whats) or 'nothing whole'}; {readable_size(num_bytes)}."))
+
+
+@helpful_command("Show what the cache takes, and free some of it.", "reader-edge cache", "reader-edge cache --free")
+@click.option("--free", is_flag=True, help="Remove what this version does not use.")
+@options.as_json
+def cache(free: bool, as_json: bool) -> None:
+    """Show the cache's place and what lies there, with sizes.
+
+    --free removes downloads and exports that were broken off, and packages that another version wrote; downloads and
+    packages in use stay (`reader-edge rm` removes them), and so do measurements and what was compiled here.
+    """
+    from reader_edge.models.store import UNUSED, cache_sizes, stored_models
+    from reader_edge.terminal.console import print_columns
+    from reader_edge.terminal.formatting import readable_size
+    from reader_edge_runtime.machine.cache_folder import cache_folder
+
+    freed = sum(model.remove_unused() for model in stored_models()) if free else 0
+    sizes = cache_sizes()
+    if as_json:
+        click.echo(json.dumps({"path": str(cache_folder()), "freed": freed, "num_bytes": sizes}))
+        return
+    print_columns([("WHAT", "SIZE"), *((what, readable_size(size)) for what, size in sizes.items() if size)])
+    click.echo(f"In '{cache_folder()}'.", err=True)
+    if free:
+        click.echo(f"Freed {readable_size(freed)}.", err=True)
+    elif sizes[UNUSED]:
+        click.echo(f"`reader-edge cache --free` frees {readable_size(sizes[UNUSED])}.", err=True)

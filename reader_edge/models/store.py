@@ -35,6 +35,13 @@ _PACKAGE = re.compile(r"([\w-]+)-[0-9a-f]{16}")
 
 _INTERVAL_S = 0.1
 
+UNUSED = "not used by this version"
+_KEPT_BESIDE = {
+    "measurements": ("costs", "widths"),
+    "drafting kernels": ("kernels",),
+    "compiled modules": ("iree", "engines"),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class StoredPart:
@@ -136,19 +143,39 @@ class StoredModel:
         clear_leftovers(self.folder)
         if not self.is_stored:
             raise UnknownModelError(f"No model '{self.name}' is stored here: `reader-edge list` names those that are.")
+        with self._at_once():
+            num_bytes = folder_bytes(self.folder)
+            # Renamed first: what a killed removal leaves must not look whole.
+            doomed = temporary_name(self.folder)
+            self.folder.rename(doomed)
+            shutil.rmtree(doomed)
+            self._end_lock()
+        return num_bytes
+
+    def unused(self) -> list[Path]:
+        """Broken-off downloads, killed exports, and packages that this version cannot load."""
+        unloaded = [part.path for part in self.parts() if not part.is_readable or part.path.suffix == ".partial"]
+        return [*unloaded, *self.folder.glob(".*.partial-*")]
+
+    def remove_unused(self) -> int:
+        """Remove these, and tell the bytes that they took. Raises CatalogueError where another process is at it."""
+        with self._at_once():
+            doomed = self.unused()
+            num_bytes = sum(map(folder_bytes, doomed))
+            for place in doomed:
+                shutil.rmtree(place)
+        return num_bytes
+
+    @contextmanager
+    def _at_once(self) -> Iterator[None]:
+        """The lock, which nobody may hold now."""
         try:
             with self._lock(timeout_s=0):
-                num_bytes = folder_bytes(self.folder)
-                # Renamed first: what a killed removal leaves must not look whole.
-                doomed = temporary_name(self.folder)
-                self.folder.rename(doomed)
-                shutil.rmtree(doomed)
-                self._end_lock()
+                yield
         except Timeout:
             raise CatalogueError(
                 f"'{self.name}' is being fetched, exported or tuned by another process: wait for its end, or end it."
             ) from None
-        return num_bytes
 
     def _waited_for(self) -> AbstractContextManager[object]:
         """The lock, once it is free."""
@@ -178,6 +205,14 @@ def stored_models() -> list[StoredModel]:
     models = [(folder, StoredModel(name)) for folder in folders if (name := _read_name(folder))]
     ours = [model for folder, model in models if model.folder == folder and model.is_stored]
     return sorted(ours, key=lambda model: model.name)
+
+
+def cache_sizes() -> dict[str, int]:
+    """Bytes in the user's cache by what they are."""
+    models = stored_models()
+    unused = sum(folder_bytes(path) for model in models for path in model.unused())
+    kept = {what: sum(folder_bytes(cache_folder() / name) for name in names) for what, names in _KEPT_BESIDE.items()}
+    return {"models": folder_bytes(_models()) - unused, UNUSED: unused, **kept}
 
 
 def model_around(package: Path) -> StoredModel:

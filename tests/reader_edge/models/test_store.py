@@ -15,7 +15,7 @@ from filelock import FileLock
 
 from reader_edge.cli import main
 from reader_edge.models.pull import pulled
-from reader_edge.models.store import StoredModel, stored_models
+from reader_edge.models.store import StoredModel, folder_bytes, stored_models
 from reader_edge_runtime.errors import CatalogueError
 from reader_edge_runtime.package.manifest import MANIFEST_NAME
 from tests.reader_edge.package_copy import PackageCopy
@@ -239,3 +239,34 @@ def test_a_link_in_what_was_fetched_is_refused(model: StoredModel, tmp_path: Pat
     (source / "other.json").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(CatalogueError, match=r"other\.json' is a link, which no download brings: `reader-edge rm"):
         pulled("owner/model")
+
+
+def test_the_cache_shows_what_lies_there_and_frees_what_this_version_does_not_use(
+    runner: CliRunner, model: StoredModel, demo_folder: Path
+) -> None:
+    outdated = PackageCopy(demo_folder, model.package("int8", "of another version"))
+    (outdated.folder / MANIFEST_NAME).write_text('{"format_version": 1}')
+    (model.folder / "hub.partial").mkdir()
+    (model.folder / "hub.partial" / "half").write_bytes(bytes(700))
+    killed = model.folder / ".int8-0.partial-0123456789abcdef"
+    killed.mkdir()
+    (killed / "half").write_bytes(bytes(500))
+    unused = 1200 + folder_bytes(outdated.folder)
+    kept = folder_bytes(model.folder) - unused
+    shown = runner.invoke(main, ["cache"])
+    assert "not used by this version" in shown.stdout
+    assert "`reader-edge cache --free` frees" in shown.stderr
+    found = json.loads(runner.invoke(main, ["cache", "--free", "--json"]).stdout)
+    assert found["freed"] == unused
+    assert (found["num_bytes"]["models"], found["num_bytes"]["not used by this version"]) == (kept, 0)
+    assert [part.what for part in model.parts()] == ["package, int8", "source"]
+    assert not killed.exists()
+
+
+def test_what_another_process_works_on_is_not_freed(runner: CliRunner, model: StoredModel) -> None:
+    (model.folder / "hub.partial").mkdir()
+    with FileLock(model.folder.with_name(f"{model.folder.name}.lock")):
+        result = runner.invoke(main, ["cache", "--free"])
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: 'owner/model' is being fetched, exported or tuned by another process")
+    assert (model.folder / "hub.partial").exists()

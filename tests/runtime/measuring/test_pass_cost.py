@@ -148,8 +148,7 @@ def test_a_line_of_the_log_says_what_is_measured_and_about_how_long_it_takes(
     (line,) = caplog.records
     assert (line.name, line.levelno) == ("reader_edge.measuring", level)
     assert (
-        line.getMessage()
-        == f"Measuring what passes take on this machine, for later starts too: {shown}, more beside other work."
+        line.getMessage() == f"Measuring what passes of this model take on this machine, for later starts too: {shown}."
     )
     assert calls[:2] == [(0, 6), (1, 6)][: 2 * is_called_back]
 

@@ -7,8 +7,8 @@ import tomllib
 
 from pathspec import GitIgnoreSpec
 
-from reader_edge.server.openai.choices import DraftSpans
 from reader_edge.server.settings import ServerSettings
+from reader_edge.terminal.draft_spans import DraftSpans
 from reader_edge_runtime import AsyncEngine, Engine, GenerationChunk, GenerationConfig
 from tests.conftest import ROOT
 from tests.reader_edge.server.conftest import Served
