@@ -16,7 +16,7 @@ from reader_edge_export.package.source_files import export_key, readable, unchan
 from reader_edge_export.progress import OnPhase, OnShare, Progress
 from reader_edge_export.sources.architectures import check_options
 from reader_edge_export.sources.find import check_kind, find_source
-from reader_edge_export.sources.image_part import find_images, without_modules
+from reader_edge_export.sources.image_part import find_images, sees_images, without_modules
 from reader_edge_export.sources.source import Source
 from reader_edge_export.speculators.formats.find import AUTO, find_speculator
 from reader_edge_export.speculators.formats.folders import SpeculatorFiles
@@ -64,6 +64,11 @@ def export_model(
             path = options.calibration_text
             calibration = TextSet.bundled("calibration") if path is None else TextSet.read(path)
             images = find_images(found, on_message) if options.can_see else None
+            if options.has_images and not options.can_see and sees_images(found):
+                on_message(
+                    f"'{found.short_name}' sees images, which takes exact attention on a CPU: with attention "
+                    f"{options.attention!r} in {options.precision} the package will read texts alone."
+                )
             speculator = _speculator(options, found)
             own_files = [] if speculator is None else speculator.files
             key = export_key(found, options, calibration, own_files)

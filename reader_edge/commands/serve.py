@@ -239,6 +239,7 @@ def serve(
             listen(make_app(served, settings), socket, served)
 
         if len(chosen) == 1:
+            finder(engine_config)(chosen[0])  # whose error needs no line before it
             _LOG.info("Loading '%s'.", names[0])
             first = load(chosen[0])
             if not loading.is_any:

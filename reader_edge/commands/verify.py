@@ -97,6 +97,7 @@ def verify(
     engine = load_engine(model, replace(engine_config, is_calibrated=False))
     if not engine.draft_permission.is_on:
         click.echo("The proof drafts all the same, to show what drafts would change.", err=True)
+    _note_clipped(past, engine.context_length)
     further = further_sources(engine, sources)
     budget = TimeBudget(60 * minutes or math.inf)
     playing_end = budget.end_of(1 / 4)
@@ -125,6 +126,11 @@ def verify(
         raise click.exceptions.Exit(1)
     if report.is_interrupted:
         raise click.exceptions.Exit(130)
+
+
+def _note_clipped(past: int, context_length: int) -> None:
+    if past > context_length:
+        click.echo(f"The context has {context_length} tokens, which {past} before an answer only fill.", err=True)
 
 
 def _about_images(

@@ -45,6 +45,7 @@ E = TypeVar("E", bound="reader_edge_runtime.Engine")
 
 MODEL_VARIABLE = "READER_EDGE_MODEL"
 NO_SOURCES = DraftSources()
+_SILENT = "The trained speculator of '{}' is silent beside images: in conversations with some, retrieval drafts alone."
 _SOURCE_FILES = ("config.json", "adapter_config.json", "snapshots/*/config.json", "*.gguf", "*.safetensors")
 
 
@@ -99,7 +100,8 @@ def draft_notice(engine: "reader_edge_runtime.Engine", sources: DraftSources = N
     """What to tell a user whose engine drafts less than was requested; "" where it drafts everything."""
     permission = engine.draft_permission
     if permission.scope == "all":
-        return ""
+        is_silent = engine.package.manifest.images is not None and _uses_speculator(engine)
+        return _SILENT.format(engine.package.folder) if is_silent else ""
     if permission.scope == "greedy":
         return (
             "Passes of several widths give other bits on this machine: only greedy answers without penalties, biases "
@@ -123,12 +125,16 @@ def further_sources(engine: "reader_edge_runtime.Engine", sources: DraftSources)
     """
     from reader_edge_runtime.assembly import open_sources
 
-    drafter = engine.decoder.drafter
-    is_left_alone = isinstance(drafter, RetrievalDrafter) and SPECULATOR not in drafter.sources.names
+    is_left_alone = isinstance(engine.decoder.drafter, RetrievalDrafter) and not _uses_speculator(engine)
     given = replace(
         _found(sources, finder(engine.decoder.config)), has_speculator=sources.has_speculator and not is_left_alone
     )
     return open_sources(given, engine.package, engine.tokenizer, engine.decoder.target, engine.decoder.config)
+
+
+def _uses_speculator(engine: "reader_edge_runtime.Engine") -> bool:
+    drafter = engine.decoder.drafter
+    return isinstance(drafter, RetrievalDrafter) and SPECULATOR in drafter.sources.names
 
 
 def finder(config: EngineConfig) -> Callable[[str | None], Path]:

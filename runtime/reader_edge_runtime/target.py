@@ -14,8 +14,9 @@ class ImageRows(NamedTuple):
     """What a pass over one chain of N tokens of a prompt with images reads besides their ids.
 
     indices: int64 (N,), of each the row of features that it has in place of its embedding; -1 of a text's. features:
-    float32 (K, E), K at least 1. positions: int64 (3, N), rotary ones of time, row and column. seen_whole: from where
-    to where nodes are of one image, all of which each of them sees, where the model's layers do so.
+    float32 (K, `ImagesPart.row_size`), K at least 1. positions: int64 (3, N), rotary ones of time, row and column.
+    seen_whole: from where to where nodes are of one image, all of which each of them sees, where the model's layers do
+    so.
     """
 
     indices: Int64Array

@@ -14,9 +14,10 @@ from reader_edge_export.images.tower_graph import attending, open_tower, trace_t
 from reader_edge_export.images.towers import ATTENTION_NAME, Tower
 from reader_edge_export.progress import Progress
 from reader_edge_export.sources.image_part import ImagePart
+from reader_edge_export.sources.layered_model import layers_of
 from reader_edge_export.sources.source_model import SourceModel, hidden_size_of
 from reader_edge_export.trace.image_rows import NUM_AXES, ImageRows, axes_of_frequencies
-from reader_edge_runtime.errors import ParityError
+from reader_edge_runtime.errors import ExportError, ParityError
 from reader_edge_runtime.execution.onnxruntime.session import open_session
 from reader_edge_runtime.package.images import ImageRules
 from reader_edge_runtime.package.manifest import FileEntry
@@ -42,13 +43,24 @@ class ImageExport:
         """Raises ExportError where its weights do not fit its config, or it does not fit the text model."""
         width = hidden_size_of(text.skeleton)
         axes: tuple[int, ...] = ()
-        if part.family.has_axes:
+        if part.sections:
             modules: list[Any] = list(text.skeleton.modules())
-            rotary = next(module for module in modules if hasattr(module, "mrope_section"))
-            axes = axes_of_frequencies(len(rotary.inv_freq), part.sections)
+            rotary = next(module for module in modules if hasattr(module, "inv_freq"))
+            axes = axes_of_frequencies(len(rotary.inv_freq), part.sections, part.family.is_interleaved)
+            if len(axes) != len(rotary.inv_freq):
+                raise ExportError(
+                    f"config.json gives mrope_section as {list(part.sections)}, which are not the "
+                    f"{len(rotary.inv_freq)} frequencies of a head: fetch the model again."
+                )
         tower = open_tower(part, text.skeleton.config, width)
+        num_deepstack = cast(Tower, tower.skeleton).num_deepstack
+        if num_deepstack > len(layers_of(text.skeleton)):
+            raise ExportError(
+                f"vision_config has {num_deepstack} deepstack_visual_indexes, more than the text model has layers: "
+                "fetch the model again."
+            )
         rules = read_image_rules(part.folder, tower.skeleton.config.to_dict())
-        return cls(part, tower, ImageRows(width, axes, part.pad_id), rules)
+        return cls(part, tower, ImageRows(width, axes, part.pad_id, num_deepstack), rules)
 
     @property
     def num_bytes(self) -> int:
@@ -64,7 +76,8 @@ class ImageExport:
         trace_tower(self.tower, traced)
         files = write_tower(traced, folder, self.tower, progress)
         num_axes, seen = NUM_AXES if self.rows.axes else 1, self.part.sees_whole_image
-        return files, ImagesPart(self.part.token_id, self.rows.width, self.rules, num_axes, seen)
+        width, num_deepstack = self.rows.width, self.rows.num_deepstack
+        return files, ImagesPart(self.part.token_id, width, self.rules, num_axes, seen, num_deepstack)
 
     def check(self, folder: Path) -> dict[str, float]:
         """Figures for the manifest of what was written into a folder. Raises ParityError."""

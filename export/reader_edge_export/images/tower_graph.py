@@ -106,7 +106,10 @@ def trace_tower(source: SourceModel, graph: Path) -> None:
                 graph,
                 input_names=list(tower.names),
                 output_names=[FEATURES],
-                dynamic_axes={**{name: {0: "P"} for name in tower.names if name != "pixels"}, FEATURES: {0: "L"}},
+                dynamic_axes={
+                    **{name: tower.axes.get(name, {0: "P"}) for name in tower.names if name != "pixels"},
+                    FEATURES: {0: "L"},
+                },
                 opset_version=TRACE_OPSET,
                 dynamo=False,  # the markers are TorchScript's
             )
@@ -129,7 +132,9 @@ def _lower(editor: GraphEditor) -> None:
     for node in list(editor.graph):
         if node.op_type == IMAGE_ATTENTION:
             sizes = {"num_heads": node.attributes["num_heads"].as_int(), "scale": node.attributes["scale"].as_float()}
-            attended = editor.op("MultiHeadAttention", list(node.inputs), sizes, domain="com.microsoft")
+            query, key, value, *mask = node.inputs
+            inputs = [query, key, value, *([None, mask[0]] if mask else [])]
+            attended = editor.op("MultiHeadAttention", inputs, sizes, domain="com.microsoft")
             editor.replace(node, [attended])
     for tidy in (
         common.DeduplicateInitializersPass(),

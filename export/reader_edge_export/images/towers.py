@@ -19,7 +19,8 @@ from reader_edge_export.trace.markers import Outputs, mark
 # transformers hands packed queries over whole where a name has "flash" in it, and else splits them by Python's numbers,
 # which no tracer follows.
 ATTENTION_NAME = "reader_edge_flash_image"
-IMAGE_ATTENTION = "ImageAttention"  # a marker: (q, k, v) (1, P, H * D) -> output, each patch sees all
+IMAGE_ATTENTION = "ImageAttention"  # a marker: (q, k, v) (1, P, H * D) -> output, each patch sees all; of W windows
+# (q, k, v) (W, S, H * D), is_patch int32 (W, S) -> output, each patch sees those of its window
 
 
 def image_attention(
@@ -29,21 +30,37 @@ def image_attention(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None = None,
     scaling: float | None = None,
+    cu_seq_lens_q: torch.Tensor | None = None,
     **_: object,
 ) -> tuple[torch.Tensor, None]:
-    """transformers' attention interface: q, k, v (1, H, P, D) -> (1, P, H, D); of one image, whole.
+    """transformers' attention interface: q, k, v (1, H, P, D) -> (1, P, H, D); of one image.
 
-    A marker in a trace, and else computed.
+    cu_seq_lens_q: the patches of each window (W, S), see `images.patches` of the runtime; with fewer axes the image is
+    one. A marker in a trace, and else computed.
     """
+    windows = cu_seq_lens_q if cu_seq_lens_q is not None and cu_seq_lens_q.ndim == 2 else None
     num_heads, head_dim = int(query.shape[1]), int(query.shape[3])
     key, value = (each.repeat_interleave(num_heads // each.shape[1], 1) for each in (key, value))
     scale = head_dim**-0.5 if scaling is None else scaling
     if not torch.onnx.is_in_onnx_export():
-        attended = torch.nn.functional.scaled_dot_product_attention(query, key, value, scale=scale)
+        mask = None if windows is None else _is_in_window(windows)
+        attended = torch.nn.functional.scaled_dot_product_attention(query, key, value, mask, scale=scale)
         return attended.transpose(1, 2), None
-    rows = (each.transpose(1, 2).reshape(1, -1, num_heads * head_dim) for each in (query, key, value))
-    (output,) = mark(IMAGE_ATTENTION, Outputs.like(0), *rows, num_heads_i=num_heads, scale_f=scale)
+    rows = [each.transpose(1, 2).reshape(1, -1, num_heads * head_dim) for each in (query, key, value)]
+    sizes = {"num_heads_i": num_heads, "scale_f": scale}
+    if windows is None:
+        (output,) = mark(IMAGE_ATTENTION, Outputs.like(0), *rows, **sizes)
+    else:
+        is_patch, rows = windows >= 0, [each[0][windows.clamp(min=0)] for each in rows]
+        (output,) = mark(IMAGE_ATTENTION, Outputs.like(0), *rows, is_patch.int(), **sizes)
+        output = output[is_patch]  # in their order
     return output.reshape(1, -1, num_heads, head_dim), None
+
+
+def _is_in_window(windows: torch.Tensor) -> torch.Tensor:
+    """Which patches see which (P, P)."""
+    number = torch.arange(len(windows))[:, None].expand_as(windows)[windows >= 0]
+    return number[:, None] == number
 
 
 AttentionInterface.register(ATTENTION_NAME, image_attention)
@@ -53,10 +70,11 @@ AttentionMaskInterface.register(ATTENTION_NAME, lambda *args, **kwargs: None)
 class Tower(PreTrainedModel):
     """A tower with its projector. Its modules have the names that a folder's tensors have.
 
-    names: of its inputs. forward: of them -> features (L, E).
+    names: of its inputs. axes: of those whose first is not P. forward: of them -> features (L, E).
     """
 
     names: ClassVar[Sequence[str]]
+    axes: ClassVar[Mapping[str, dict[int, str]]] = {}
     base_model_prefix = ""
 
     def __init__(self, config: PretrainedConfig) -> None:
@@ -67,6 +85,11 @@ class Tower(PreTrainedModel):
     def width(self) -> int:
         """E."""
         return int(self.config.text_config.hidden_size)
+
+    @property
+    def num_deepstack(self) -> int:
+        """See `ImagesPart`: features of so many more layers stand behind the last one's, which have E numbers each."""
+        return 0
 
     @property
     def vision(self) -> Any:
@@ -82,7 +105,7 @@ class Tower(PreTrainedModel):
 
 
 class QwenTower(Tower):
-    """Of Qwen 3.5: positions from a table, interpolated, and of rows and columns by rotation."""
+    """Of Qwen 3.5 and Qwen3-VL: positions from a table, interpolated, and of rows and columns by rotation."""
 
     names = ("patches", "positions", "interp_indices", "interp_weights")
 
@@ -94,33 +117,61 @@ class QwenTower(Tower):
     def width(self) -> int:
         return int(self.vision.out_hidden_size)
 
+    @property
+    def num_deepstack(self) -> int:
+        return len(getattr(self.visual, "deepstack_merger_list", ()))
+
     def make_plain(self) -> None:
         take_patches(self.visual.patch_embed, self.visual.patch_embed.proj)
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
         patches, positions, indices, weights = inputs
-        features: torch.Tensor = self.visual(
+        seen = self._seen(patches, positions, interp_indices=indices, interp_weights=weights)
+        features: torch.Tensor = seen.pooler_output
+        return torch.cat([features, *seen.deepstack_features], -1) if self.num_deepstack else features
+
+    def _seen(self, patches: torch.Tensor, positions: torch.Tensor, **by_shape: torch.Tensor | int) -> Any:
+        """by_shape: what else depends on the image's."""
+        return self.visual(
             patches,
             grid_thw=None,
             position_ids=positions,
-            interp_indices=indices,
-            interp_weights=weights,
             cu_seqlens=torch.zeros(2, dtype=torch.int32),  # which the attention does not read
             max_seqlen=1,
             return_dict=True,
-        ).pooler_output
+            **by_shape,
+        )
+
+    def example(self, num_rows: int, num_columns: int) -> Mapping[str, torch.Tensor]:
+        inputs = self._patches(num_rows * num_columns)
+        num_patches = len(inputs["patches"])
+        indices = torch.arange(4 * num_patches).reshape(num_patches, 4) % self.vision.num_position_embeddings
+        return {**inputs, "interp_indices": indices, "interp_weights": drawn(num_patches, 4).abs()}
+
+    def _patches(self, num_blocks: int) -> Mapping[str, torch.Tensor]:
+        num_patches = num_blocks * self.vision.spatial_merge_size**2
+        size = self.vision.in_channels * self.vision.temporal_patch_size * self.vision.patch_size**2
+        return {"patches": drawn(num_patches, size), "positions": numbered(num_patches)}
+
+
+class WindowedQwenTower(QwenTower):
+    """Of Qwen2.5-VL: positions of rows and columns by rotation; most layers see windows."""
+
+    names = ("patches", "positions", "window_index", "windows")
+    axes: ClassVar[Mapping[str, dict[int, str]]] = {"window_index": {0: "L"}, "windows": {0: "W", 1: "S"}}
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        patches, positions, order, windows = inputs
+        seen = self._seen(patches, positions, window_index=order, cu_window_seqlens=windows, max_window_seqlen=1)
+        features: torch.Tensor = seen.pooler_output
         return features
 
     def example(self, num_rows: int, num_columns: int) -> Mapping[str, torch.Tensor]:
-        num_patches = num_rows * num_columns * self.vision.spatial_merge_size**2
-        patch = self.vision.in_channels * self.vision.temporal_patch_size * self.vision.patch_size**2
-        indices = torch.arange(4 * num_patches).reshape(num_patches, 4) % self.vision.num_position_embeddings
-        return {
-            "patches": drawn(num_patches, patch),
-            "positions": numbered(num_patches),
-            "interp_indices": indices,
-            "interp_weights": drawn(num_patches, 4).abs(),
-        }
+        """Windows of a row of blocks, of which the last has one less."""
+        num_blocks, merged = num_rows * num_columns - 1, self.vision.spatial_merge_size**2
+        windows = torch.arange(num_rows * num_columns * merged).reshape(num_rows, -1)
+        windows = windows.where(windows < num_blocks * merged, -1)
+        return {**self._patches(num_blocks), "window_index": torch.arange(num_blocks).flip(0), "windows": windows}
 
 
 class PixtralTower(Tower):
@@ -252,6 +303,9 @@ def take_patches(module: Any, convolution: Any) -> None:
 TOWERS: Mapping[str, type[Tower]] = {  # by model_type of the whole
     "qwen3_5": QwenTower,
     "qwen3_5_moe": QwenTower,
+    "qwen3_vl": QwenTower,
+    "qwen3_vl_moe": QwenTower,
+    "qwen2_5_vl": WindowedQwenTower,
     "mistral3": PixtralTower,
     "lfm2_vl": Siglip2Tower,
     "gemma3": SiglipTower,

@@ -1,7 +1,7 @@
 """The part of a folder's model that sees images: its config, which is checked before anything heavy is imported."""
 
 import reprlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from reader_edge_export.sources.config.config_keys import READ, check_keys
 from reader_edge_export.sources.folder.folder_files import read_json
 from reader_edge_export.sources.folder.hugging_face import HuggingFaceSource
 from reader_edge_export.sources.source import Source
+from reader_edge_export.sources.text_part import given_text_config
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
 
 _PROCESSOR_NAMES = ("preprocessor_config.json", "processor_config.json")
@@ -25,7 +26,8 @@ class ImageFamily:
 
     other_types: what folders write instead. keys: of config.json beside vision_config, what its projector reads.
     fixed: of the same, those that must have a value, or be left out.
-    has_axes: whether a token of an image has positions of its row and column. sees_whole_image: see `ImagesPart`.
+    sections: how many frequencies turn by time, row and column, where the config does not say; () where an image's
+    tokens have one position. is_interleaved: whether these take turns. sees_whole_image: see `ImagesPart`.
     """
 
     vision_type: str
@@ -33,15 +35,26 @@ class ImageFamily:
     other_types: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     fixed: Mapping[str, object] = field(default_factory=dict)
-    has_axes: bool = False
+    sections: tuple[int, ...] = ()
+    is_interleaved: bool = True
     sees_whole_image: str = "none"
 
 
-_QWEN = ImageFamily("qwen3_5_vision", ("visual",), ("qwen3_5", "qwen3_5_moe", "qwen3_5_moe_vision"), has_axes=True)
+_QWEN3_5 = ImageFamily(
+    "qwen3_5_vision", ("visual",), ("qwen3_5", "qwen3_5_moe", "qwen3_5_moe_vision"), sections=(11, 11, 10)
+)
+_QWEN3_VL = ImageFamily(
+    "qwen3_vl_vision", ("visual",), ("qwen3_vl", "qwen3_vl_moe", "qwen3_vl_moe_vision"), sections=(24, 20, 20)
+)
 _WITH_PROJECTOR = ("multi_modal_projector", "vision_tower")
 FAMILIES = {  # by model_type of the whole; how each computes is in `images.towers`
-    "qwen3_5": _QWEN,
-    "qwen3_5_moe": _QWEN,
+    "qwen3_5": _QWEN3_5,
+    "qwen3_5_moe": _QWEN3_5,
+    "qwen3_vl": _QWEN3_VL,
+    "qwen3_vl_moe": _QWEN3_VL,
+    "qwen2_5_vl": ImageFamily(
+        "qwen2_5_vl_vision", ("visual",), ("qwen2_5_vl",), sections=(16, 24, 24), is_interleaved=False
+    ),
     "mistral3": ImageFamily(
         "pixtral",
         _WITH_PROJECTOR,
@@ -109,14 +122,22 @@ def find_images(source: Source, on_message: Callable[[str], None] = lambda line:
                 f"config.json sets {key} to {reprlib.repr(config[key])} instead of {wanted}, which images cannot have "
                 f"here: {_REMEDY}."
             )
-    text = config["text_config"]
-    sections = _sections(text) if family.has_axes else ()
+    text = given_text_config(config)
+    sections = _sections(text, family.sections) if family.sections else ()
     seen = family.sees_whole_image
     if seen == "sliding" and text.get("use_bidirectional_attention") != "vision":
         seen = "none"
     args = {"vision_config": _vision_args(family, vision), **{key: config[key] for key in family.keys if key in config}}
     token_id, pad_id = _token_id(config, source.config_vocab_size), text.get("pad_token_id") or 0
     return ImagePart(source.folder, str(model_type), args, token_id, seen, pad_id, sections)
+
+
+def sees_images(source: Source) -> bool:
+    """Whether a folder has what sees images, of a kind that is known here."""
+    if not isinstance(source, HuggingFaceSource) or not source.is_part:
+        return False
+    family = FAMILIES.get(str(read_json(source.folder / "config.json").get("model_type")))
+    return family is not None and set(family.modules) <= set(source.left_out)
 
 
 def without_modules(left_out: Iterable[str], images: ImagePart | None) -> tuple[str, ...]:
@@ -137,9 +158,15 @@ def _vision_args(family: ImageFamily, vision: object) -> dict[str, Any]:
         check_keys(checked)
     except UnsupportedArchitectureError as error:
         raise UnsupportedArchitectureError(f"{str(error).removesuffix('.')}, or {_REMEDY}.") from None
-    num_layers = next((checked[key] for key in _DEPTHS if key in checked), 1)
+    num_layers = next((checked[key] for key in _DEPTHS if key in checked), _MAX_LAYERS)
     if num_layers > _MAX_LAYERS:
         raise ExportError(f"vision_config has {num_layers} layers, and {_MAX_LAYERS} at most: fetch the model again.")
+    deepstack = checked.get("deepstack_visual_indexes", [])
+    if list(deepstack) != sorted(set(deepstack) & set(range(num_layers))):
+        raise ExportError(
+            f"vision_config gives deepstack_visual_indexes as {reprlib.repr(deepstack)}, which must be layers of its "
+            f"{num_layers} in their order: fetch the model again."
+        )
     return {key: checked[key] for key in ("model_type", *READ[family.vision_type]) if key in checked}
 
 
@@ -153,10 +180,10 @@ def _token_id(config: Mapping[str, Any], vocab_size: int) -> int:
     return token_id
 
 
-def _sections(text: Mapping[str, Any]) -> tuple[int, ...]:
-    """Of Qwen's mRoPE; what its class supposes where the config does not say."""
+def _sections(text: Mapping[str, Any], supposed: Sequence[int]) -> tuple[int, ...]:
+    """Of Qwen's mRoPE."""
     rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
-    sections = rope.get("mrope_section") or [11, 11, 10]
+    sections = rope.get("mrope_section") or list(supposed)
     is_usable = isinstance(sections, list) and len(sections) == 3
     if not is_usable or not all(type(each) is int and 0 <= each <= 1 << 12 for each in sections):
         raise ExportError(f"config.json gives mrope_section as {reprlib.repr(sections)}: it must be three counts.")

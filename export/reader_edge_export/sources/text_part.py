@@ -15,21 +15,41 @@ _TEXT_TYPES = {  # by model_type of the whole: those of the text model that can 
     "gemma4": ("gemma4_text",),
     "qwen3_5_moe": ("qwen3_5_moe_text",),
     "lfm2_vl": ("lfm2",),
+    "qwen3_vl": ("qwen3_vl_text",),
+    "qwen3_vl_moe": ("qwen3_vl_moe_text",),
+    "qwen2_5_vl": ("qwen2_5_vl_text",),
 }
-_NAMES = ("Mistral3", "Gemma3", "Qwen3_5", "Gemma4", "Qwen3_5Moe", "Lfm2Vl")
+_SAME = {  # what these compute of texts, and are exported as
+    "qwen3_vl_text": "qwen3",
+    "qwen3_vl_moe_text": "qwen3_moe",
+    "qwen2_5_vl_text": "qwen2",
+}
+_NAMES = ("Mistral3", "Gemma3", "Qwen3_5", "Gemma4", "Qwen3_5Moe", "Lfm2Vl", "Qwen3VL", "Qwen3VLMoe", "Qwen2_5_VL")
 _CLASSES = tuple(f"{name}ForConditionalGeneration" for name in _NAMES)
 _IMAGE_KEYS = (  # of config.json, of sounds too
     *("vision_config", "image_token_index", "image_token_id", "boi_token_index", "boi_token_id", "eoi_token_index"),
     *("eoi_token_id", "mm_tokens_per_image", "projector_hidden_act", "multimodal_projector_bias"),
     *("spatial_merge_size", "vision_feature_layer", "video_token_id", "vision_start_token_id", "vision_end_token_id"),
+    "vision_token_id",
     *("audio_config", "audio_token_id", "boa_token_id", "eoa_token_id", "eoa_token_index"),
     *("vision_soft_tokens_per_image", "language_model_only"),
     *("downsample_factor", "projector_hidden_size", "projector_bias", "projector_use_layernorm", "encoder_patch_size"),
     *("do_image_splitting", "min_tiles", "max_tiles", "tile_size", "use_thumbnail", "use_image_special_tokens"),
     *("min_image_tokens", "max_image_tokens", "max_pixels_tolerance", "max_num_patches"),
 )
-# Makers of Gemma 3 leave these out of text_config where they are what its class supposes.
-_SUPPOSED = {"gemma3_text": {"vocab_size": 262208, "num_attention_heads": 8, "max_position_embeddings": 131072}}
+_SUPPOSED: dict[
+    str, dict[str, Any]
+] = {  # by a class of transformers, where it is not given: its makers leave that out of a text_config
+    "gemma3_text": {"vocab_size": 262208, "num_attention_heads": 8, "max_position_embeddings": 131072},
+    "qwen3_vl_text": {"max_position_embeddings": 128000},
+    "qwen3_vl_moe_text": {
+        **{"max_position_embeddings": 128000, "num_attention_heads": 16, "num_key_value_heads": 16},
+        "num_experts_per_tok": 4,
+    },
+    "qwen2_5_vl_text": {"rms_norm_eps": 1e-5, "max_window_layers": 80},
+}
+_BASES = {"qwen3_vl_text": 5e5, "qwen3_vl_moe_text": 5e5, "qwen2_5_vl_text": 1e6}  # supposed in the same way
+_AXES = ("mrope_section", "mrope_interleaved")  # by which angles of images differ from those of texts
 _OF_BOTH = (  # keys that stand beside text_config and are about the text model too
     *("dtype", "torch_dtype", "bos_token_id", "eos_token_id"),
     *("quantization_config", "compression_config", "quantization"),
@@ -53,7 +73,7 @@ def text_config_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
     Raises UnsupportedArchitectureError for a text model of another type and for a key that nothing accounts for,
     ExportError for values that cannot be.
     """
-    model_type, text = config.get("model_type"), config.get("text_config")
+    model_type, text = config.get("model_type"), given_text_config(config)
     if not isinstance(model_type, str) or model_type not in _TEXT_TYPES or text is None:
         return None
     if not isinstance(text, dict):
@@ -69,7 +89,30 @@ def text_config_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
     is_tied = bool(text.get("tie_word_embeddings") or config.get("tie_word_embeddings", True))
     beside = {key: config[key] for key in _OF_BOTH if config.get(key) is not None}
     own = {key: value for key, value in text.items() if key != "architectures"}
-    return {**_SUPPOSED.get(text_type, {}), **own, **beside, "tie_word_embeddings": is_tied}
+    own = {**_SUPPOSED.get(text_type, {}), **own, **beside, "tie_word_embeddings": is_tied}
+    return _of_texts(own, text_type) if text_type in _SAME else own
+
+
+def given_text_config(config: Mapping[str, Any]) -> Any:
+    """As a config.json has it; Qwen2.5-VL's makers have its keys beside vision_config."""
+    if config.get("text_config") is not None or config.get("model_type") != "qwen2_5_vl":
+        return config.get("text_config")
+    return {key: value for key, value in config.items() if key not in _IMAGE_KEYS} | {"model_type": "qwen2_5_vl_text"}
+
+
+def _of_texts(config: Mapping[str, Any], text_type: str) -> dict[str, Any]:
+    """The config of the model of texts that computes the same."""
+    changed = {key: value for key, value in config.items() if key not in _IMAGE_KEYS}
+    given = [key for key in ("rope_scaling", "rope_parameters") if isinstance(changed.get(key), dict)]
+    for key in given:
+        rope = {name: value for name, value in changed[key].items() if name not in _AXES}
+        kinds = {name: "default" for name in ("type", "rope_type") if rope.get(name) == "mrope"}
+        changed[key] = rope | kinds
+    if not any("rope_theta" in rope for rope in (changed, *(changed[key] for key in given))):
+        changed["rope_theta"] = _BASES[text_type]
+    if text_type == "qwen3_vl_moe_text":
+        changed["norm_topk_prob"] = True  # whatever is given: its class does so
+    return changed | {"model_type": _SAME[text_type]}
 
 
 def text_tensors(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
@@ -120,7 +163,8 @@ def _check_class(config: Mapping[str, Any]) -> None:
 
 def _check_keys(config: Mapping[str, Any], text: Mapping[str, Any]) -> None:
     """Every key beside text_config is known, or says the same as there."""
-    read = READ[str(text["model_type"])]
+    text_type = str(text["model_type"])
+    read = READ[_SAME.get(text_type, text_type)]
     known = (*_IMAGE_KEYS, *_OF_BOTH, "tie_word_embeddings")
     unknown = {}
     for key, value in config.items():

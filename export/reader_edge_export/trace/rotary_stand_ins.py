@@ -10,6 +10,8 @@ import torch
 from transformers import PreTrainedModel
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
+from reader_edge_export.trace.tracing import current_trace
+
 _FUNCTION = "get_llama_4_attn_scale"  # of the files of transformers that have such queries
 _PAIRED = ("cohere", "cohere2")  # model types
 _ROTATION = "apply_rotary_pos_emb"  # of their files in transformers
@@ -47,7 +49,8 @@ def plain_positions(model: PreTrainedModel, axes: Sequence[int] = ()) -> Iterato
 
     axes: of each frequency, the one that it turns by, where a graph is of images too.
     """
-    rotaries: list[Any] = [module for module in model.modules() if hasattr(module, "mrope_section")]
+    mark = "inv_freq" if axes else "mrope_section"
+    rotaries: list[Any] = [module for module in model.modules() if hasattr(module, mark)]
     for rotary in rotaries:
         rotary.forward = partial(_angles_by_axis, rotary, axes) if axes else partial(_angles_of_texts, rotary)
     try:
@@ -64,7 +67,9 @@ def _angles_of_texts(rotary: Any, _: torch.Tensor, position_ids: torch.Tensor) -
 def _angles_by_axis(
     rotary: Any, axes: Sequence[int], _: torch.Tensor, position_ids: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    positions = position_ids[torch.tensor(axes)]  # one Gather, and the same Mul as of texts, whose bits it has
+    """By the trace's positions, since models of texts hand on none of rows and columns."""
+    by_axis = current_trace.get().inputs["position_ids"]
+    positions = by_axis[torch.tensor(axes)]  # one Gather, and the same Mul as of texts, whose bits it has
     return _angles(rotary, positions.permute(1, 2, 0))
 
 

@@ -119,7 +119,7 @@ def trace_model(
     with (
         torch.no_grad(),
         _markers(source, max_context, () if images is None else images.axes),
-        nullcontext() if images is None else placed_rows(model, images.pad_id),
+        nullcontext() if images is None else placed_rows(model, images),
         noted_states(model, state_ids),
         _tree_forward(model, max_context, config),
     ):
@@ -225,11 +225,11 @@ def _run(forward: Callable[..., Any], trace: Trace, nodes: str) -> torch.Tensor:
 
     nodes: the input that says what nodes are.
     """
-    token = current_trace.set(trace)
+    token, positions = current_trace.set(trace), trace.inputs["position_ids"]
     try:
         logits: torch.Tensor = forward(
             **{nodes: trace.inputs[nodes]},
-            position_ids=trace.inputs["position_ids"],
+            position_ids=positions if positions.ndim == 2 else positions[0],  # angles read all three themselves
             use_cache=False,  # the markers write the cache
             return_dict=True,
         ).logits

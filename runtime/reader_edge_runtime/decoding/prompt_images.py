@@ -103,7 +103,7 @@ class PromptImages:
         self._index: Int64Array = np.full(len(ids), -1, np.int64)
         self._index[places] = np.arange(len(places))
         self._images = images
-        self._width = about.width
+        self._width = about.row_size
         self._positions = np.tile(np.arange(len(ids)), (3, 1))
         if about.position_axes == 3:
             _move_positions(self._positions, places, images)

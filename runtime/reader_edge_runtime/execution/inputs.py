@@ -11,7 +11,7 @@ from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.package.manifest import MASKED, Manifest
-from reader_edge_runtime.package.package_parts import ImagesPart
+from reader_edge_runtime.package.package_parts import ImagesPart, feature_names
 from reader_edge_runtime.target import ImageRows, Pass
 
 Inputs = dict[str, npt.NDArray[np.generic]]
@@ -113,7 +113,7 @@ def _image_inputs(wanted: Pass, positions: npt.NDArray[Any], images: ImagesPart)
 
     positions: int64 (B, N), of rows. Padding is the last node again.
     """
-    index, features = np.full(positions.shape, -1, np.int64), np.zeros((1, images.width), np.float32)
+    index, features = np.full(positions.shape, -1, np.int64), np.zeros((1, images.row_size), np.float32)
     rotary = positions + np.array(wanted.shifts, np.int64)[:, None] if wanted.shifts else positions
     axes = np.broadcast_to(rotary, (3, *rotary.shape))
     if (rows := wanted.images) is not None:
@@ -121,11 +121,11 @@ def _image_inputs(wanted: Pass, positions: npt.NDArray[Any], images: ImagesPart)
         index, features = np.pad(rows.indices, (0, num_padding), mode="edge")[None], rows.features
         axes = np.pad(rows.positions, ((0, 0), (0, num_padding)), mode="edge")[:, None]
     position_ids = axes if images.position_axes == 3 else axes[0]
-    return {
-        "image_index": index,
-        "image_features": np.ascontiguousarray(features),
-        "position_ids": np.ascontiguousarray(position_ids),
+    parts = {
+        name: np.ascontiguousarray(features[:, number * images.width : (number + 1) * images.width])
+        for number, name in enumerate(feature_names(images.num_deepstack))
     }
+    return {"image_index": index, **parts, "position_ids": np.ascontiguousarray(position_ids)}
 
 
 def _windowed(mask: Float32Array, positions: Int64Array, lengths: Sequence[int], sliding_window: int) -> Float32Array:

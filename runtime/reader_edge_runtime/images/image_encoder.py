@@ -76,8 +76,8 @@ class FeatureStore:
             if features is None:
                 return None
             found.append(features)
-            if found[-1].shape != (each.num_tokens, part.width):
-                given = f"features of shape {found[-1].shape}, where its rules say {(each.num_tokens, part.width)}"
+            if found[-1].shape != (each.num_tokens, part.row_size):
+                given = f"features of shape {found[-1].shape}, where its rules say {(each.num_tokens, part.row_size)}"
                 raise ProviderError(f"The graph of images gives {given}: export the model again.")
         whole = np.concatenate(found)
         whole.flags.writeable = False

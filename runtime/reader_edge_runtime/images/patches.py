@@ -10,8 +10,7 @@ in the order of tokens):
     interp_weights    float32 (P, 4)     their weights
     position_weights  float32 (P, position_side**2)  lfm2_vl
     window_index      int64 (L,)         qwen2_5_vl: the order of tokens in which windows lie together,
-    window_back       int64 (L,)         its inverse,
-    windows           int64 (P,)         and in that order the window of each patch
+    windows           int64 (W, S)       and in that order the patches of each of W windows, with -1 behind the last
 """
 
 from collections.abc import Mapping
@@ -143,8 +142,7 @@ def _windows(rows: int, columns: int, rules: ImageRules) -> dict[str, Array]:
     row, column = np.divmod(np.arange(rows * columns), columns)
     window = row // side * (-(-columns // side)) + column // side
     order = np.argsort(window, kind="stable")
-    return {
-        "window_index": order,
-        "window_back": np.argsort(order),
-        "windows": np.repeat(window[order], rules.merge_size**2),
-    }
+    sizes = np.bincount(window) * rules.merge_size**2
+    ends, place = np.cumsum(sizes), np.arange(sizes.max())
+    windows = np.where(place < sizes[:, None], place + (ends - sizes)[:, None], -1)
+    return {"window_index": order, "windows": windows}

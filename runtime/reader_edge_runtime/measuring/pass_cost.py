@@ -144,7 +144,7 @@ def measure_pass_cost(
     level = logging.WARNING if is_unexplained else logging.INFO
     _LOG.log(
         level,
-        "Measuring what passes of this model take on this machine, for later starts too: about %d s.",
+        "Measuring what passes take on this machine, for later starts too: about %d s, more beside other work.",
         max(1, round(expected_s)),
     )
     for past, width in grid.cells[:: len(grid.widths)] + grid.cells[-1:]:

@@ -116,7 +116,7 @@ def _score_prefix(target: Target, cache: Cache, prefix: Sequence[int], start: in
     images, num_nodes = None, end - start
     if (part := target.manifest.images) is not None:
         first, last = len(prefix) // 2, len(prefix) - 1  # of the image, which the text goes on behind
-        features = np.random.Generator(np.random.Philox(1)).standard_normal((last - first, part.width), np.float32)
+        features = np.random.Generator(np.random.Philox(1)).standard_normal((last - first, part.row_size), np.float32)
         places = np.arange(start, end)
         indices = np.where((first <= places) & (places < last), places - first, -1)
         spans = (

@@ -89,6 +89,7 @@ def _relations(manifest: Manifest) -> Iterator[tuple[object, str, object]]:
     if (images := manifest.images) is not None:
         yield manifest.attention == "exact" and stage is None, "images", images
         yield images.width == manifest.hidden_size, "images.width", images.width
+        yield images.num_deepstack <= manifest.num_layers, "images.num_deepstack", images.num_deepstack
         yield images.token_id < manifest.vocab_size, "images.token_id", images.token_id
         has_axes = images.rules.family in QWEN_FAMILIES
         yield images.position_axes in (1, 3 if has_axes else 1), "images.position_axes", images.position_axes

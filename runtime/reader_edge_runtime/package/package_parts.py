@@ -14,12 +14,14 @@ A node for a text's token i + 1 reads the states of token i, and says what follo
 
 A model that sees images has a graph for what is made of one of them, or of one of its tiles. It gives L tokens:
 
-    image_features  float32 (L, E)
+    image_features  float32 (L, E), with num_deepstack (L, (1 + num_deepstack) * E): a row for each of its inputs
 
 Its other graph, of texts, follows the contract of `manifest`, but for this (K rows of features, one at least):
 
     image_index     int64 (B, N)    the row that a node has in place of its embedding; -1 of a text's token
     image_features  float32 (K, E)
+    deepstack.0 and so on, num_deepstack of them
+                    float32 (K, E)  what the same row adds to its node behind the layer of this number
     position_ids    int64 (3, B, N), of time, row and column, with 3 position_axes
 
 `input_ids` of nodes that have rows are the token_id.
@@ -87,6 +89,7 @@ class ImagesPart:
     """What a package says of the images that its model sees.
 
     token_id: of the token that stands for one of an image. width: E. rules: by which pixels become inputs.
+    num_deepstack: so many first layers of the text model get rows of an image too (DeepStack, Meng et al., 2024).
     position_axes: 1, or 3 where a token has positions of its row and its column in an image too.
     sees_whole_image: in which layers an image's tokens see later ones of it: in "none", in "all", or in the windowed
     ("sliding").
@@ -97,6 +100,17 @@ class ImagesPart:
     rules: ImageRules
     position_axes: Annotated[int, Meta(ge=1, le=3)] = 1
     sees_whole_image: Annotated[str, one_of("none", "all", "sliding")] = "none"
+    num_deepstack: Annotated[int, Meta(ge=0, le=64)] = 0
+
+    @property
+    def row_size(self) -> int:
+        """Numbers that an image's token has."""
+        return self.width * (1 + self.num_deepstack)
+
+
+def feature_names(num_deepstack: int) -> tuple[str, ...]:
+    """The text graph's inputs for rows of images, which an image's token has one behind the other."""
+    return ("image_features", *(f"deepstack.{layer}" for layer in range(num_deepstack)))
 
 
 HANDED_IN, HANDED_OUT = "hidden_in", "hidden_out"

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from reader_edge_runtime.arrays import Float32Array
+from reader_edge_runtime.package.package_parts import feature_names
 from tests.tiny_models import build_tiny_model, build_tiny_tokenizer
 
 IMAGE_ID, MAX_CONTEXT = 300, 512
@@ -21,6 +23,11 @@ Inputs = dict[str, npt.NDArray[Any]]
 QWEN_VISION = {
     **{"depth": 2, "hidden_size": 32, "intermediate_size": 40, "num_heads": 2, "out_hidden_size": 64},
     **{"num_position_embeddings": 64, "patch_size": 4},
+}
+
+_QWEN2_5_VISION = {
+    **{name: value for name, value in QWEN_VISION.items() if name != "num_position_embeddings"},
+    **{"window_size": 16, "fullatt_block_indexes": [1]},
 }
 
 PIXTRAL_VISION = {
@@ -43,7 +50,8 @@ _QWEN_PROCESSOR = {"patch_size": 4, "size": {"shortest_edge": 256, "longest_edge
 
 @dataclass(frozen=True, slots=True)
 class Eyes:
-    """text: the tiny text model's type; text_keys: what its config changes. keys: of the whole's config.
+    """text: the tiny text model's type; text_keys: what its config changes. keys: of the whole's config, and those that
+    its text_config has otherwise: whole_text, rope.
 
     processor: what the folder has for its images.
     inputs: of the graph, and of the reference, of drawn pixels of a grid of blocks. kinds: what transformers calls the
@@ -58,6 +66,9 @@ class Eyes:
     kinds: str = ""
     sees_whole_image: str = "none"
     text_keys: dict[str, Any] = field(default_factory=dict)
+    whole_text: dict[str, Any] = field(default_factory=dict)
+    rope: dict[str, Any] = field(default_factory=dict)
+    num_deepstack: int = 0
 
 
 def _qwen_inputs(rows: int, columns: int, seed: int) -> tuple[Inputs, dict[str, Any]]:
@@ -70,6 +81,17 @@ def _qwen_inputs(rows: int, columns: int, seed: int) -> tuple[Inputs, dict[str, 
     inputs |= {"interp_indices": indices, "interp_weights": weights}
     arrays = {name: value.numpy() for name, value in inputs.items()}
     return arrays, {"pixel_values": pixels, "image_grid_thw": grid}
+
+
+def _qwen2_5_inputs(rows: int, columns: int, seed: int) -> tuple[Inputs, dict[str, Any]]:
+    from transformers.vision_utils import get_vision_window_index
+
+    inputs, pixels = _qwen_inputs(rows, columns, seed)
+    order, ends = get_vision_window_index(pixels["image_grid_thw"], 2, 16, 4)
+    windows = [torch.arange(start, end) for start, end in pairwise(ends.tolist()) if start < end]
+    padded = torch.nn.utils.rnn.pad_sequence(windows, batch_first=True, padding_value=-1)
+    own = {"window_index": order.numpy(), "windows": padded.numpy()}
+    return {"patches": inputs["patches"], "positions": inputs["positions"], **own}, pixels
 
 
 def _pixtral_inputs(rows: int, columns: int, seed: int) -> tuple[Inputs, dict[str, Any]]:
@@ -124,6 +146,38 @@ EYES = {  # by model_type of the whole, and what is behind a "-"
     "qwen3_5_moe": Eyes(
         "qwen3_5_moe_text", {"vision_config": QWEN_VISION}, _QWEN_PROCESSOR, _qwen_inputs, 3, "mm_token_type_ids"
     ),
+    "qwen3_vl": Eyes(
+        "qwen3",
+        {"vision_config": {**QWEN_VISION, "deepstack_visual_indexes": [0, 1]}},
+        _QWEN_PROCESSOR,
+        _qwen_inputs,
+        3,
+        "mm_token_type_ids",
+        whole_text={"model_type": "qwen3_vl_text"},
+        rope={"mrope_section": [6, 5, 5], "mrope_interleaved": True},
+        num_deepstack=2,
+    ),
+    "qwen3_vl_moe": Eyes(
+        "qwen3_moe",
+        {"vision_config": {**QWEN_VISION, "deepstack_visual_indexes": [1]}},
+        _QWEN_PROCESSOR,
+        _qwen_inputs,
+        3,
+        "mm_token_type_ids",
+        whole_text={"model_type": "qwen3_vl_moe_text"},
+        rope={"mrope_section": [6, 5, 5]},
+        num_deepstack=1,
+    ),
+    "qwen2_5_vl": Eyes(
+        "qwen2",
+        {"vision_config": _QWEN2_5_VISION},
+        _QWEN_PROCESSOR,
+        _qwen2_5_inputs,
+        3,
+        "mm_token_type_ids",
+        whole_text={"model_type": "qwen2_5_vl_text"},
+        rope={"mrope_section": [2, 3, 3]},
+    ),
     "mistral3": Eyes(
         "ministral3",
         {"vision_config": PIXTRAL_VISION, "image_token_index": IMAGE_ID, "multimodal_projector_bias": True},
@@ -162,9 +216,10 @@ def build_seeing_model(name: str, folder: Path) -> Path:
     eyes = EYES[name]
     keys = {"max_position_embeddings": MAX_CONTEXT, **eyes.text_keys}
     text = AutoModelForCausalLM.from_pretrained(build_tiny_model(eyes.text, folder / "text", **keys))
+    own = {**text.config.to_dict(), **eyes.whole_text}
     config = AutoConfig.for_model(
         name.partition("-")[0],
-        text_config=text.config.to_dict(),
+        text_config=own | ({"rope_parameters": own["rope_parameters"] | eyes.rope} if eyes.rope else {}),
         tie_word_embeddings=text.config.tie_word_embeddings,
         **{"image_token_id": IMAGE_ID, **eyes.keys},
     )
@@ -198,10 +253,12 @@ class Reference:
         self._pixels = {key: _padded([pixels[key] for _, pixels in drawn]) for key in drawn[0][1]}
 
     def features(self) -> list[Float32Array]:
-        """Of each image (L, E)."""
+        """Of each image (L, E), with what deepstack has behind."""
         with torch.no_grad():
-            found = self.model.model.get_image_features(**self._pixels).pooler_output
-        return [each.reshape(-1, each.shape[-1]).numpy() for each in found]
+            found = self.model.model.get_image_features(**self._pixels)
+        rows = [each.reshape(-1, each.shape[-1]) for each in found.pooler_output]
+        by_layer = getattr(found, "deepstack_features", None) or []
+        return [torch.cat(each, -1).numpy() for each in zip(rows, *by_layer, strict=True)]
 
     def logits(self, token_ids: list[int]) -> Float32Array:
         """(N, V) of a text with both images, or with none."""
@@ -212,6 +269,11 @@ class Reference:
         with torch.no_grad():
             logits: Float32Array = self.model(input_ids=ids, use_cache=False, **pixels).logits[0].numpy()
         return logits
+
+
+def fed(rows: Float32Array, num_deepstack: int) -> dict[str, Float32Array]:
+    """The text graph's inputs of rows of features."""
+    return dict(zip(feature_names(num_deepstack), np.split(rows, 1 + num_deepstack, 1), strict=True))
 
 
 def _padded(tensors: list[torch.Tensor]) -> torch.Tensor:

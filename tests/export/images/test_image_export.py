@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from reader_edge_runtime.errors import ReaderEdgeError
 from reader_edge_runtime.package.manifest import GRAPH_NAME, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.package.package_parts import VISION_GRAPH_NAME
-from tests.export.images.seeing_models import IMAGE_ID, build_seeing_model
+from tests.export.images.seeing_models import EYES, IMAGE_ID, build_seeing_model
 from tests.export.sources.quantized.test_float_formats import WRITERS, quantize
 from tests.small_disk import small_disk
 from tests.tiny_models import change_config
@@ -27,6 +28,12 @@ from tests.tiny_models import change_config
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Not to be changed."""
     return build_seeing_model("qwen3_5", tmp_path_factory.mktemp("seeing"))
+
+
+@pytest.fixture(scope="module")
+def qwens(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Not to be changed."""
+    return {name: build_seeing_model(name, tmp_path_factory.mktemp(name)) for name in ("qwen3_vl", "qwen2_5_vl")}
 
 
 @pytest.fixture
@@ -71,6 +78,33 @@ def test_a_folder_that_does_not_say_how_pixels_are_read_is_its_text_model(spoilt
     assert find_images(find_source(spoilt, None), lines.append) is None
     assert ["has neither preprocessor_config.json nor processor_config.json" in line for line in lines] == [True]
     assert find_images(find_source(spoilt / "text", None)) is None
+
+
+def test_an_export_that_leaves_eyes_out_by_its_options_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Begun(Exception):  # noqa: N818
+        """The check of the source has ended."""
+
+    def begin(*_: object) -> None:
+        raise Begun
+
+    monkeypatch.setattr("reader_edge_export.package_export.PackageExport", begin)
+    lines: list[list[str]] = []
+    model = build_seeing_model("mistral3", tmp_path / "model")
+    for folder, options in (
+        (model, ExportOptions("int8", attention="fast")),
+        (model, ExportOptions("fp16")),
+        (model, ExportOptions("int8", attention="fast", has_images=False)),
+        (model / "text", ExportOptions("int8", attention="fast")),
+    ):
+        lines.append([])
+        with pytest.raises(Begun):
+            export_model(folder, tmp_path / "out", options, on_message=lines[-1].append)
+    (fast,), (half,), *others = lines
+    assert "exact attention on a CPU: with attention 'fast' in int8 the package will read texts alone." in fast
+    assert "attention 'exact' in fp16" in half
+    assert others == [[], []]
 
 
 @pytest.mark.parametrize(
@@ -141,6 +175,33 @@ def test_sizes_that_do_not_fit_are_refused(sizes: dict[str, int], words: str, sp
     change_config(spoilt, vision_config=vision)
     with pytest.raises(ReaderEdgeError, match=words):
         export_model(spoilt, tmp_path / "out", ExportOptions("fp32", check="none"))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "words"),
+    [
+        ("qwen3_vl", {"deepstack_visual_indexes": [0, 2]}, r"as \[0, 2\], which must be layers of its 2"),
+        ("qwen3_vl", {"deepstack_visual_indexes": [1, 0]}, r"as \[1, 0\], which must be layers"),
+        ("qwen2_5_vl", {"in_chans": 4}, "'in_chans' to 4"),
+        ("qwen2_5_vl", {"spatial_patch_size": 8}, "'spatial_patch_size' to 8"),
+        ("qwen2_5_vl", {"fullatt_block_indexes": 1}, "fullatt_block_indexes as 1, which must be a list"),
+        ("qwen2_5_vl", {"window_size": 12}, "window_size is no multiple"),
+    ],
+)
+def test_towers_of_qwen_that_cannot_be_are_refused(
+    name: str, changes: dict[str, Any], words: str, qwens: dict[str, Path], tmp_path: Path
+) -> None:
+    spoilt = Path(shutil.copytree(qwens[name], tmp_path / "spoilt"))
+    change_config(spoilt, vision_config=json.loads((spoilt / "config.json").read_text())["vision_config"] | changes)
+    with pytest.raises(ReaderEdgeError, match=words):
+        export_model(spoilt, tmp_path / "out", ExportOptions("fp32", check="none"))
+
+
+def test_rows_for_layers_that_a_text_model_lacks_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(EYES, "qwen3_vl-short", replace(EYES["qwen3_vl"], text_keys={"num_hidden_layers": 1}))
+    folder = build_seeing_model("qwen3_vl-short", tmp_path / "model")
+    with pytest.raises(ReaderEdgeError, match="has 2 deepstack_visual_indexes, more than the text model has layers"):
+        export_model(folder, tmp_path / "out", ExportOptions("fp32", check="none"))
 
 
 def test_a_package_that_sees_is_not_cut(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from PIL import Image
 from transformers import AutoModelForImageTextToText
 
 from reader_edge.cli import main
+from reader_edge.models.model_source import draft_notice
 from reader_edge.verify import variants
 from reader_edge.verify.certificate import read_certificate
 from reader_edge_export import ExportOptions, export_model
@@ -21,11 +23,13 @@ from reader_edge_runtime.decoding import prompt_images
 from reader_edge_runtime.decoding.prompt_images import DIGEST_BYTES, image_token_id
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
+from reader_edge_runtime.drafting.speculators.speculated_tree import NAME as SPECULATOR
 from reader_edge_runtime.images.patches import prepare
 from reader_edge_runtime.package.images import ImageRules
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.conversation import Encodable
 from tests.export.images.seeing_models import EYES, build_seeing_model
+from tests.export.speculators.speculator_folders import write_mlp
 from tests.seeing_engine import add_tokens, picture
 from tests.tiny_models import change_config
 
@@ -97,6 +101,28 @@ def test_drafted_answers_about_images_are_plain_ones_beside_texts(
         assert [bits_of(engine.generate(prompt, GREEDY)) for prompt in prompts] == expected
     with Engine.load(package, EngineConfig(is_calibrated=False, prefix_cache=tmp_path, prefill_chunk=5)) as engine:
         assert [bits_of(result) for result in engine.generate_batch(prompts[::-1], GREEDY)] == expected[::-1]
+
+
+@pytest.mark.long
+def test_beside_images_a_speculator_is_silent_and_retrieval_drafts_the_plain_answer(
+    exported: Callable[[str], tuple[Path, Path]], tmp_path: Path
+) -> None:
+    folder, _ = exported("mistral3")
+    write_mlp(tmp_path / "speculator")
+    options = ExportOptions("fp32", check="none", speculator=tmp_path / "speculator")
+    export_model(folder, tmp_path / "package", options)
+    prompts = [question(CAT), question(), question(DOG, CAT)]
+    config = EngineConfig(is_calibrated=False)
+    with Engine.load(tmp_path / "package", replace(config, is_drafted=False)) as plain:
+        expected = [bits_of(plain.generate(prompt, GREEDY)) for prompt in prompts]
+        assert draft_notice(plain) == ""
+    with Engine.load(tmp_path / "package", config) as engine:
+        assert "is silent beside images" in draft_notice(engine)
+        results = [result for _ in range(2) for result in engine.generate_batch(prompts, GREEDY)]
+    assert [bits_of(result) for result in results] == 2 * expected
+    used = [result.stats.proposed_by_source[SPECULATOR] for result in results]
+    assert [num > 0 for num in used] == 2 * [False, True, False]
+    assert all(result.stats.num_accepted_tokens for result in results[3:])
 
 
 def test_logits_behind_images_are_those_of_transformers(exported: Callable[[str], tuple[Path, Path]]) -> None:

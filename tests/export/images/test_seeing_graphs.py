@@ -23,7 +23,7 @@ from reader_edge_runtime.package.graph_file import GraphFile
 from reader_edge_runtime.package.manifest import GRAPH_NAME
 from reader_edge_runtime.package.package_parts import VISION_GRAPH_NAME
 from tests.export.graph_runner import LENGTHS, NUM_NODES, Feed, GraphRunner, ancestors, as_mask
-from tests.export.images.seeing_models import EYES, IMAGE_ID, Reference, build_seeing_model, positions_of
+from tests.export.images.seeing_models import EYES, IMAGE_ID, Reference, build_seeing_model, fed, positions_of
 from tests.tiny_models import MAX_CONTEXT
 
 LIMIT = 1e-5
@@ -87,10 +87,11 @@ def test_texts_have_the_bits_of_a_graph_of_texts(name: str, seeing: Callable[[st
     with quiet_libraries():
         trace_model(source, MAX_CONTEXT, tmp_path / "traced.onnx")
         write_graph(tmp_path / "traced.onnx", tmp_path, ExportOptions("fp32"), Calibration(), source)
-    rows = np.zeros((1, 64), np.float32)
+    num_deepstack = model.reference.eyes.num_deepstack
+    rows = np.zeros((1, 64 * (1 + num_deepstack)), np.float32)
 
     def see(depths: npt.NDArray[np.int64], slots: slice) -> Feed:
-        feed: Feed = {"image_index": np.full_like(depths, -1), "image_features": rows}
+        feed: Feed = {"image_index": np.full_like(depths, -1), **fed(rows, num_deepstack)}
         has_axes = model.reference.eyes.num_axes == 3
         return feed | ({"position_ids": np.broadcast_to(depths, (3, *depths.shape))} if has_axes else {})
 
@@ -123,7 +124,7 @@ def test_a_tree_behind_two_images_is_each_path_alone(name: str, seeing: Callable
             place = np.where(is_prompt, own, 0)
             positions[:, b] = np.where(is_prompt, table[:, place], own + shift)
             index[b] = np.where(is_prompt, numbers[place], -1)
-        feed: Feed = {"image_index": index, "image_features": np.concatenate(features)}
+        feed: Feed = {"image_index": index, **fed(np.concatenate(features), reference.eyes.num_deepstack)}
         feed |= {"position_ids": positions} if num_axes == 3 else {}
         whole = reference.eyes.sees_whole_image
         if whole != "none" and len(depths) == 1:  # a prompt

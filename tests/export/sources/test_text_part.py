@@ -1,5 +1,6 @@
 """A model of images and texts is exported as its text model: its vision tower is left unread, and reported."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,12 @@ WHOLE = {  # by the text model's type
     **{"ministral3": "mistral3", "mistral": "mistral3", "gemma3_text": "gemma3", "qwen3_5_text": "qwen3_5"},
     "gemma4_text": "gemma4",
     "qwen3_5_moe_text": "qwen3_5_moe",
+    **{"qwen3": "qwen3_vl", "qwen2": "qwen2_5_vl", "qwen3_moe": "qwen3_vl_moe"},
+}
+AXES = {  # of text_config, whose model computes of texts what the named one does
+    "qwen3": {"model_type": "qwen3_vl_text", "mrope_section": [6, 5, 5]},
+    "qwen2": {"model_type": "qwen2_5_vl_text", "mrope_section": [2, 3, 3]},
+    "qwen3_moe": {"model_type": "qwen3_vl_moe_text", "mrope_section": [6, 5, 5]},
 }
 VISION = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 QWEN_VISION = {**{"hidden_size": 16, "intermediate_size": 16, "depth": 1, "num_heads": 2}, "out_hidden_size": 64}
@@ -34,10 +41,15 @@ def whole_of(text: Path, folder: Path, **changes: Any) -> Path:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
     model = AutoModelForCausalLM.from_pretrained(text)
-    own = {"qwen3_5_text": QWEN_VISION, "gemma4_text": GEMMA4_VISION}.get(model.config.model_type)
+    text_type, text_config = model.config.model_type, model.config.to_dict()
+    own = {"gemma4_text": GEMMA4_VISION, **dict.fromkeys(("qwen3_5_text", *AXES), QWEN_VISION)}.get(text_type)
+    if text_type in AXES:
+        sections = {"mrope_section": AXES[text_type]["mrope_section"]}
+        text_config |= {"model_type": AXES[text_type]["model_type"]}
+        text_config["rope_parameters"] |= sections
     config = AutoConfig.for_model(
-        WHOLE[model.config.model_type],
-        text_config=model.config.to_dict(),
+        WHOLE[text_type],
+        text_config=text_config,
         vision_config=own or {**VISION, "image_size": 28, "patch_size": 14},
         tie_word_embeddings=model.config.tie_word_embeddings,
     )
@@ -68,6 +80,7 @@ def test_a_model_of_images_is_its_text_model(name: str, tiny_model: TinyModel, t
         "qwen3_5_text": ("visual",),
         "qwen3_5_moe_text": ("visual",),
         "gemma4_text": ("embed_vision", "vision_tower"),
+        **dict.fromkeys(AXES, ("visual",)),
     }
     others = own.get(text_type, ("multi_modal_projector", "vision_tower"))
     assert (source.architecture, source.left_out) == (text_type, others)
@@ -144,7 +157,7 @@ def test_a_tensor_under_two_names_is_refused(tiny_model: TinyModel, tmp_path: Pa
         ({"hidden_size": 32}, "'hidden_size' to 32 beside text_config"),
         ({"whitening": 1, "use_cache": True, "mixing": 2}, "'whitening' to 1, 'mixing' to 2 beside text_config"),
         ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "models of texts alone"),
-        ({"model_type": "qwen3_vl"}, "'qwen3_vl' has more than a text decoder"),
+        ({"model_type": "qwen2_vl"}, "'qwen2_vl' has more than a text decoder"),
     ],
 )
 def test_unknown_keys_are_refused(changes: dict[str, Any], words: str, tiny_model: TinyModel, tmp_path: Path) -> None:
@@ -155,6 +168,25 @@ def test_unknown_keys_are_refused(changes: dict[str, Any], words: str, tiny_mode
 
 def test_keys_that_are_given_twice_are_taken(tiny_model: TinyModel, tmp_path: Path) -> None:
     find_source(whole_of(tiny_model("ministral3"), tmp_path / "whole", hidden_size=64, vocab_size=320), None)
+
+
+def test_keys_beside_vision_config_are_those_of_qwen_2_5_vl_s_text_model(tiny_model: TinyModel, tmp_path: Path) -> None:
+    """As its makers publish it, with an older name of its angles; later ones repeat the keys in text_config."""
+    folder = whole_of(tiny_model("qwen2"), tmp_path / "whole")
+    expected, path = logits(folder), folder / "config.json"
+    whole = json.loads(path.read_text())
+    text = whole.pop("text_config")
+    rope = text.pop("rope_parameters")
+    text |= {"rope_theta": rope["rope_theta"], "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]}}
+    path.write_text(json.dumps({**text, **whole, "vision_token_id": 7}))
+    assert torch.equal(logits(folder), expected)
+    path.write_text(
+        json.dumps({**text, **whole, "text_config": {**text, "image_token_id": None, "vision_token_id": 7}})
+    )
+    assert torch.equal(logits(folder), expected)
+    path.write_text(json.dumps({**text, **whole, "whitening": 1}))
+    with pytest.raises(ReaderEdgeError, match="'whitening' to 1"):
+        find_source(folder, None)
 
 
 def test_what_makers_of_gemma_3_leave_out_is_what_its_class_supposes() -> None:

@@ -59,6 +59,13 @@ def test_a_model_is_called_what_its_user_calls_it(tmp_path: Path, monkeypatch: p
     assert model_name(None) == "qwen2.5:0.5b"
 
 
+def test_a_model_that_is_not_there_is_one_sentence(runner: CliRunner) -> None:
+    refused = runner.invoke(main, ["serve", "./nothing", "--port", "0"])
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith("Error: ")
+    assert "'./nothing'" in refused.stderr
+
+
 def test_choices_are_bounded_by_slots(runner: CliRunner, demo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     promised: list[ServerSettings] = []
     monkeypatch.setattr("reader_edge.server.app.make_app", lambda engine, settings: promised.append(settings))
@@ -78,6 +85,7 @@ def test_without_pillow_the_start_says_that_images_need_it(
 ) -> None:
     engine, _ = seeing_engine(tmp_path)
     monkeypatch.setattr("reader_edge.models.model_source.load_engine", lambda *_: engine)
+    monkeypatch.setattr("reader_edge.models.model_source.finder", lambda _: Path)
     monkeypatch.setattr("reader_edge.server.listening.listen", lambda *_: None)
     for pillow, is_warned in ((None, True), ("PIL", False)):
         monkeypatch.setattr("reader_edge.commands.serve.find_spec", lambda name, pillow=pillow: pillow)

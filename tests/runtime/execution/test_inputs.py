@@ -41,6 +41,19 @@ def test_positions_of_a_chain_are_its_own_and_those_of_a_tree_are_moved() -> Non
     assert inputs_of(Pass(0, [tree], [[0]]), axes=1)["position_ids"].tolist() == [[3, 4]]
 
 
+def test_rows_of_images_come_in_parts_for_each_layer_that_reads_them() -> None:
+    manifest = seeing_manifest()
+    assert manifest.images is not None
+    manifest = replace(manifest, images=replace(manifest.images, num_deepstack=2))
+    cache, features = HostCache(manifest, 1, 64), np.arange(12, dtype=np.float32).reshape(2, 6)
+    rows = ImageRows(np.array([0, 1, -1]), features, np.zeros((3, 3), np.int64))
+    seen = prepare_inputs(cache, Pass(0, [DraftTree.chain([IMAGE, IMAGE, 1])], [[2]], images=rows), manifest, 1)
+    for number, name in enumerate(("image_features", "deepstack.0", "deepstack.1")):
+        assert np.array_equal(seen[name], features[:, 2 * number : 2 * number + 2])
+    text = prepare_inputs(cache, Pass(0, [DraftTree.root(1)], [[0]]), manifest, 1)
+    assert {text[name].shape for name in ("image_features", "deepstack.0", "deepstack.1")} == {(1, 2)}
+
+
 def test_windows_count_rows_and_not_positions() -> None:
     tree = DraftTree.chain([1, 2])
     masks = [inputs_of(Pass(0, [tree], [[0]], shifts=shifts))["tree_mask_sliding"] for shifts in ([], [-2])]

@@ -56,7 +56,7 @@ def test_tokens_are_counted_without_pixels(name: str, size: tuple[int, int]) -> 
     assert num_tokens(width, height, rules) == sum(part.num_tokens for part in parts)
     assert layout.text.count(rules.placeholder) == layout.num_tokens
     for part in parts:
-        patches = {len(value) for key, value in part.inputs.items() if not key.startswith(("pixels", "window_"))}
+        patches = {len(value) for key, value in part.inputs.items() if not key.startswith(("pixels", "window"))}
         assert patches <= {part.num_tokens * rules.merge_size**2}
 
 
@@ -68,5 +68,5 @@ def test_a_grid_of_one_token_has_inputs() -> None:
     shapes: dict[str, Any] = {name: value.shape for name, value in part.inputs.items()}
     assert part.grid == (1, 1)
     assert shapes == {
-        **{"patches": (4, 1176), "positions": (4, 2), "window_index": (1,), "window_back": (1,), "windows": (4,)},
+        **{"patches": (4, 1176), "positions": (4, 2), "window_index": (1,), "windows": (1, 4)},
     }

@@ -148,7 +148,8 @@ def test_a_line_of_the_log_says_what_is_measured_and_about_how_long_it_takes(
     (line,) = caplog.records
     assert (line.name, line.levelno) == ("reader_edge.measuring", level)
     assert (
-        line.getMessage() == f"Measuring what passes of this model take on this machine, for later starts too: {shown}."
+        line.getMessage()
+        == f"Measuring what passes take on this machine, for later starts too: {shown}, more beside other work."
     )
     assert calls[:2] == [(0, 6), (1, 6)][: 2 * is_called_back]
 

@@ -166,6 +166,7 @@ def test_speculators_images_and_stages_are_read_back_equal(folder: Path) -> None
         ({"state_ids": (0, 2), "speculator": PART}, lambda f: None, r"unusable speculator.state_ids \(\(1, 0\)\)"),
         ({"images": IMAGES}, lambda f: None, "lists no vision.onnx: export the model again"),
         ({"images": IMAGES}, lambda f: f["images"].update(width=8), r"unusable images.width \(8\)"),
+        ({"images": IMAGES}, lambda f: f["images"].update(num_deepstack=9), "unusable images.num_deepstack"),
         ({"images": IMAGES}, lambda f: f["images"].update(token_id=1 << 23), "unusable images.token_id"),
         ({"images": IMAGES}, lambda f: f["images"].update(position_axes=2), "unusable images.position_axes"),
         ({"images": IMAGES}, lambda f: f["images"].update(position_axes=3), "unusable images.position_axes"),

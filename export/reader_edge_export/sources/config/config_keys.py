@@ -31,6 +31,10 @@ _TOWER = frozenset(
     {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_channels", "patch_size"}
     | {"hidden_act"}
 )
+_QWEN_VISION = frozenset(
+    {"depth", "hidden_size", "hidden_act", "intermediate_size", "num_heads", "in_channels", "patch_size"}
+    | {"spatial_merge_size", "temporal_patch_size", "out_hidden_size", "rope_parameters"}
+)
 READ: dict[str, frozenset[str]] = {  # by model_type: the keys that say what is computed
     "llama": _RMS | {"attention_bias", "mlp_bias"},
     "mistral": _RMS | {"sliding_window"},
@@ -85,11 +89,9 @@ READ: dict[str, frozenset[str]] = {  # by model_type: the keys that say what is 
     "qwen3_5_moe_text": (_QWEN3_5 - {"intermediate_size"})
     | _EXPERTS
     | {"moe_intermediate_size", "shared_expert_intermediate_size"},
-    "qwen3_5_vision": frozenset(
-        {"depth", "hidden_size", "hidden_act", "intermediate_size", "num_heads", "in_channels", "patch_size"}
-        | {"spatial_merge_size", "temporal_patch_size", "out_hidden_size", "num_position_embeddings"}
-        | {"rope_parameters"}
-    ),
+    "qwen3_5_vision": _QWEN_VISION | {"num_position_embeddings"},
+    "qwen3_vl_vision": _QWEN_VISION | {"num_position_embeddings", "deepstack_visual_indexes"},
+    "qwen2_5_vl_vision": _QWEN_VISION | {"window_size", "fullatt_block_indexes", "tokens_per_second"},  # of films
     "pixtral": _TOWER | {"image_size", "head_dim", "rope_theta", "rope_parameters"},
     "gemma4_vision": (_TOWER - {"num_channels", "hidden_act"})
     | {"num_key_value_heads", "head_dim", "hidden_activation", "rms_norm_eps", "attention_bias", "rope_parameters"}
@@ -180,6 +182,7 @@ _OWN_INERT: dict[str, dict[str, tuple[object, ...]]] = {
     },
 }
 _OWN_INERT["qwen3_5_vision"] = {"deepstack_visual_indexes": ([],)}
+_OWN_INERT["qwen2_5_vl_vision"] = {"in_chans": (3,)}  # which its class has
 _OWN_INERT["cohere"] = _OWN_INERT["cohere2"] = {
     **dict.fromkeys(("use_gated_activation", "use_parallel_block"), (True,)),
     **{"position_embedding_type": ("rope_gptj",), "use_parallel_embedding": (False,)},
@@ -196,6 +199,7 @@ _REPEATED: dict[str, dict[str, str]] = {
 }
 _REPEATED["cohere"] = _REPEATED["cohere2"] = {"use_embedding_sharing": "tie_word_embeddings"}
 _REPEATED["lfm2_moe"] = _REPEATED["lfm2"]
+_REPEATED["qwen2_5_vl_vision"] = {"spatial_patch_size": "patch_size"}
 
 
 def check_keys(config: Mapping[str, Any]) -> None:

@@ -104,7 +104,8 @@ _KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
     "per_layer_config": _OBJECT,
     **dict.fromkeys(("depth", "num_heads", "in_channels", "patch_size", "spatial_merge_size"), _COUNT),  # of images
     **dict.fromkeys(("temporal_patch_size", "out_hidden_size", "num_position_embeddings"), _COUNT),
-    **dict.fromkeys(("num_channels", "image_size", "num_patches"), _COUNT),
+    **dict.fromkeys(("num_channels", "image_size", "num_patches", "window_size", "tokens_per_second"), _COUNT),
+    **dict.fromkeys(("deepstack_visual_indexes", "fullatt_block_indexes"), _INDICES),
     **dict.fromkeys(("pooling_kernel_size", "position_embedding_size", "default_output_length"), _COUNT),
     **dict.fromkeys(("vision_use_head", "use_clipped_linears", "standardize"), _FLAG),
 }

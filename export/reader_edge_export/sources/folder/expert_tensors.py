@@ -59,6 +59,20 @@ class OwnTensors(ExpertTensors):
 
 
 @dataclass(frozen=True, slots=True)
+class TransposedTensors(ExpertTensors):
+    """stored: (X, K, J), where the module has (X, J, K), as Qwen3-VL's makers write it."""
+
+    stored: StoredTensor
+
+    @property
+    def num_experts(self) -> int:  # type: ignore[override]
+        return self.stored.shape[0]
+
+    def read(self, expert: int) -> torch.Tensor:
+        return self.stored.read_part(expert).float().T.contiguous()
+
+
+@dataclass(frozen=True, slots=True)
 class Mxfp4Tensors(ExpertTensors):
     """blocks: uint8 (X, J, blocks, 16), where the module has (X, K, J). scales: uint8 (X, J, blocks), powers of two."""
 
@@ -90,6 +104,7 @@ def gather_experts(
         put(folder, named, _newer(name), tensor)
     others: dict[str, StoredTensor] = {}
     packed: dict[str, Mxfp4Tensors] = {}
+    turned: dict[str, ExpertTensors] = {}
     packed_parts: dict[tuple[str, str], StoredTensor] = {}
     own: dict[str, dict[tuple[int, int], StoredTensor]] = {}
     for name, tensor in named.items():
@@ -99,6 +114,9 @@ def gather_experts(
             packed[filled] = _packed(folder, parameters, filled, tensor, named)
             put(folder, packed_parts, (filled, _BLOCKS), packed[filled].blocks)
             put(folder, packed_parts, (filled, _SCALES), packed[filled].scales)
+            continue
+        if _is_transposed(parameters, name, tensor):
+            turned[str(parameters.name_of(name))] = TransposedTensors(tensor)
             continue
         of_expert = _OWN.fullmatch(name)
         parameter, part = _PARTS.get(of_expert[3], ("", 0)) if of_expert else ("", 0)
@@ -112,7 +130,18 @@ def gather_experts(
             f"'{folder}' holds {min(twice):.80} in blocks and as tensors of each expert: remove the wrong ones, or "
             "fetch the model again."
         )
-    return others, {**packed, **{name: _checked(folder, parameters, name, each) for name, each in own.items()}}
+    return others, {
+        **packed,
+        **turned,
+        **{name: _checked(folder, parameters, name, each) for name, each in own.items()},
+    }
+
+
+def _is_transposed(parameters: ParameterNames, name: str, tensor: StoredTensor) -> bool:
+    """transformers tells by shapes, too, of the one type that has them so."""
+    target = parameters.find(name) if name.endswith(tuple(f".experts.{part}" for part in _NUM_PARTS)) else None
+    shape = () if target is None else tuple(target.shape)
+    return tensor.shape != shape and tensor.dtype in FLOATS and tensor.shape == (*shape[:1], *shape[:0:-1])
 
 
 def _newer(name: str) -> str:

@@ -3,7 +3,7 @@
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.wheel import ort
 from reader_edge_runtime.package.manifest import COMMIT_NAME, LOWERING_PROPERTY, ROW_ATTENTIONS, Manifest, kv_row_size
-from reader_edge_runtime.package.package_parts import HANDED_IN, HANDED_OUT
+from reader_edge_runtime.package.package_parts import HANDED_IN, HANDED_OUT, feature_names
 
 _TYPE_NAMES = {"float32": "float"}  # ONNX Runtime's, where they are not numpy's
 Tensors = dict[str, tuple[str, tuple[int, ...]]]  # name -> element type and shape
@@ -25,7 +25,7 @@ def input_tensors(manifest: Manifest, num_trees: int, num_nodes: int, num_visibl
         tensors[HANDED_IN] = "float32", (num_trees, num_nodes, manifest.stage.width)
     if (images := manifest.images) is not None:
         tensors["image_index"] = tensors["input_ids"]
-        tensors["image_features"] = "float32", (1, images.width)
+        tensors |= dict.fromkeys(feature_names(images.num_deepstack), ("float32", (1, images.width)))
         axes = (3,) * (images.position_axes == 3)
         tensors["position_ids"] = "int64", (*axes, num_trees, num_nodes)
     if manifest.has_states:

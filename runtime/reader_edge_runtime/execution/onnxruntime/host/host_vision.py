@@ -16,7 +16,7 @@ _LOOK_S = 0.1  # how often a pass is looked after, which may take minutes
 
 
 class HostVision:
-    """A `VisionTower` on ONNX Runtime's CPU provider. width: E."""
+    """A `VisionTower` on ONNX Runtime's CPU provider. width: of a row of features."""
 
     def __init__(self, session: ort.InferenceSession, width: int) -> None:
         """Raises ProviderError for a graph that gives something else than features."""
@@ -40,7 +40,7 @@ class HostVision:
         assert package.manifest.images is not None
         library = native_library() if uses_native else None
         session = open_session(package.path(VISION_GRAPH_NAME), threads, library)
-        return cls(session, package.manifest.images.width)
+        return cls(session, package.manifest.images.row_size)
 
     def features(self, inputs: Mapping[str, Array], may_run: Callable[[], bool]) -> Float32Array | None:
         if inputs.keys() != self._names:
