@@ -39,6 +39,7 @@ class ExportOptions:
     calibration_text: a text file that int8, int8-a16 and int4 are calibrated on; None takes the bundled texts.
     chat_template: a Jinja file; None takes the model's own.
     has_images: whether what sees images comes along, of a model that has it and is exported for CPUs.
+    mmproj: the file that sees for the model of a GGUF file; None takes the one that lies beside it, if any.
     """
 
     precision: str = AUTO
@@ -53,6 +54,7 @@ class ExportOptions:
     speculator: str | Path | None = None
     chat_template: Path | None = None
     has_images: bool = True
+    mmproj: Path | None = None
 
     def __post_init__(self) -> None:
         if self.precision not in (AUTO, *PRECISIONS):
@@ -75,10 +77,16 @@ class ExportOptions:
         if self.kv is not None:
             self._check_kv()
         self._check_engine()
-        if self.speculator is not None:
-            self._check_speculator()
+        self._check_parts()
 
-    def _check_speculator(self) -> None:
+    def _check_parts(self) -> None:
+        """Of what comes along."""
+        if self.mmproj is not None and not self.can_see:
+            raise ConfigError(
+                f"mmproj is '{self.mmproj}', but these options leave out what sees images: leave mmproj out."
+            )
+        if self.speculator is None:
+            return
         if self.speculator == "":
             raise ConfigError("speculator is '', which names no folder: give one, or leave speculator out.")
         if self.engine == IREE:

@@ -63,14 +63,14 @@ def export_model(
                 found.check_keepable()
             path = options.calibration_text
             calibration = TextSet.bundled("calibration") if path is None else TextSet.read(path)
-            images = find_images(found, on_message) if options.can_see else None
+            images = find_images(found, on_message, options.mmproj) if options.can_see else None
             if options.has_images and not options.can_see and sees_images(found):
                 on_message(
                     f"'{found.short_name}' sees images, which takes exact attention on a CPU: with attention "
                     f"{options.attention!r} in {options.precision} the package will read texts alone."
                 )
             speculator = _speculator(options, found)
-            own_files = [] if speculator is None else speculator.files
+            own_files = [*(speculator.files if speculator else ()), *(images.files if images else ())]
             key = export_key(found, options, calibration, own_files)
         with new_package(folder, options.force, key) as partial, unchanged([*found.files, *own_files]):
             with progress.enter("loading PyTorch"):

@@ -36,6 +36,7 @@ class ExportArguments:
     speculator: Include a trained speculator: a folder of EAGLE-3 or MTP, or 'auto' for the layers for later tokens
       (mtp.*) of MODEL itself, as Qwen3.5 has them. Refused for devices, portable graphs and IREE.
     --no-images has_images: Leave out what sees images, of a model of images and texts.
+    mmproj: Take what sees images for the model of a GGUF file from this one. Default: the one mmproj*.gguf beside it.
     force: Replace an existing package.
     """
 
@@ -50,6 +51,7 @@ class ExportArguments:
     target: Annotated[str | None, ("x86-64-v4", "x86-64-v3", "aarch64")] = None
     speculator: str | None = None
     has_images: bool = True
+    mmproj: Annotated[Path | None, options.FILE] = None
     force: bool = False
 
 

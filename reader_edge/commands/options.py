@@ -176,6 +176,12 @@ signature_key = click.option(
     metavar="KEY",
     help="Refuse packages that are not signed by the owner of this public key (`reader-edge package sign`).",
 )
+mmproj_file = click.option(
+    "--mmproj",
+    "mmproj_file",
+    type=FILE,
+    help="Take what sees images for the model of a GGUF file from this one. Default: the one mmproj*.gguf beside it.",
+)
 provider = click.option(
     "--provider",
     type=click.Choice(provider_names()),

@@ -49,6 +49,7 @@ class OutputOptions:
 @options.reasoning_budget
 @options.of(SamplingOptions)
 @options.stop
+@options.mmproj_file
 @options.engine
 @options.of(options.EngineFlags, "is_near_tie_guarded", "is_text_literal", "max_image_tokens")
 @options.history
@@ -73,6 +74,7 @@ class OutputOptions:
 )
 def run(
     model: str | None,
+    mmproj_file: Path | None,
     prompt_input: PromptInput,
     remote: RemoteServer,
     given: SamplingOptions,
@@ -97,6 +99,8 @@ def run(
         raise click.UsageError("--json and --compare need a prompt: give one with -p.")
     prompt_input.check_images(text, remote.server is not None)
     if remote.server is not None:
+        if mmproj_file is not None:
+            raise click.UsageError("With --server the model runs elsewhere: leave --mmproj out.")
         if text is None:
             raise click.UsageError("--server needs a prompt: give one with -p.")
         config = replace(config, is_drafted=engine_config.is_drafted)
@@ -105,13 +109,13 @@ def run(
 
     from reader_edge.bench.comparison_report import print_compared
     from reader_edge.chat.answer import build_prompt, with_template_args
-    from reader_edge.models.model_source import load_engine
+    from reader_edge.models.model_source import load_engine, with_mmproj
     from reader_edge.terminal.model_text import accept_any_text
 
     accept_any_text()
     prompt_input.check_session(shown.session_file)
     load = partial(load_engine, config=engine_config, sources=sources, rule=rule)
-    engine = load(model)
+    engine = load(with_mmproj(model, mmproj_file))
     if not shown.compare:
         prompt_input.answer(engine, text, config, given, shown.session_file, shown.stats, shown.as_json, load)
         return

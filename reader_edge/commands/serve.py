@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -155,6 +156,7 @@ class Limits:
 @options.reasoning_budget
 @options.of(Limits)
 @options.of(Log)
+@options.mmproj_file
 @options.engine
 @options.of(options.EngineFlags, "is_near_tie_guarded", "is_text_literal", "max_image_tokens")
 @options.history
@@ -174,6 +176,7 @@ class Limits:
 def serve(
     models: tuple[str, ...],
     name: str | None,
+    mmproj_file: Path | None,
     place: ServerAddress,
     strict_fields: bool,
     loading: Loading,
@@ -192,7 +195,7 @@ def serve(
     """
     options.check_server_installed()
 
-    from reader_edge.models.model_source import finder, load_engine, model_name
+    from reader_edge.models.model_source import finder, load_engine, model_name, with_mmproj
     from reader_edge.server.app import make_app
     from reader_edge.server.listening import listen, open_socket
     from reader_edge.server.model_pool import ModelPool
@@ -205,8 +208,7 @@ def serve(
     from reader_edge_runtime.package.signature import check_signed
 
     chosen = loading.names(models)
-    if len(chosen) > 1 and (name or sources.history):
-        raise click.UsageError(f"{'--name' if name else '--history'} is of one MODEL, and {len(chosen)} are served.")
+    _check_alone(chosen, {"--name": name, "--history": sources.history, "--mmproj": mmproj_file})
     names = [name or model_name(each) for each in chosen]
     max_choices = min(MAX_CHOICES, engine_config.max_batch + serving.max_waiting)  # more could never be taken in
     settings = ServerSettings(
@@ -238,6 +240,7 @@ def serve(
             _LOG.info(_SERVING, shown, host, port)
             listen(make_app(served, settings), socket, served)
 
+        chosen = with_mmproj(chosen[0], mmproj_file), *chosen[1:]
         if len(chosen) == 1:
             finder(engine_config)(chosen[0])  # whose error needs no line before it
             _LOG.info("Loading '%s'.", names[0])
@@ -262,3 +265,10 @@ def serve(
         if len(chosen) == 1:
             pool.take_loaded(first)
         serve_all(pool, f"{len(served)} models" if len(served) > 1 else f"'{names[0]}'")
+
+
+def _check_alone(chosen: Sequence[str | None], given: Mapping[str, object]) -> None:
+    """Raise UsageError for options that are of one MODEL, where several are served."""
+    wrong = next((option for option, value in given.items() if value), None)
+    if len(chosen) > 1 and wrong is not None:
+        raise click.UsageError(f"{wrong} is of one MODEL, and {len(chosen)} are served.")

@@ -10,7 +10,7 @@ from reader_edge.models.store import StoredModel
 from reader_edge.terminal.console import work_progress
 from reader_edge.terminal.formatting import readable_time, visible
 from reader_edge_export.options import AUTO, ExportOptions
-from reader_edge_export.sources.find import gguf_files, is_gguf
+from reader_edge_export.sources.find import gguf_files, is_gguf, mmproj_files
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.package.manifest import MANIFEST_NAME
 from reader_edge_runtime.package.manifest_file import FORMAT_VERSION
@@ -22,10 +22,14 @@ _FOLDER_S, _FOLDER_S_A_GIGABYTE = 45, 100
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """A folder or file that a model is exported from. name: in the catalogue or on the hub, None for any other."""
+    """A folder or file that a model is exported from. name: in the catalogue or on the hub, None for any other.
+
+    mmproj: of `ExportOptions`.
+    """
 
     path: Path
     name: str | None = None
+    mmproj: Path | None = None
 
 
 def show_path(source: ModelSource) -> None:
@@ -41,7 +45,7 @@ def _stored_for(source: ModelSource) -> StoredModel:
 def package_of(source: ModelSource) -> Path:
     """Where the package that a model is run as belongs."""
     kind = "gguf" if is_gguf(source.path) else "int8"  # a file itself says what it becomes
-    return _stored_for(source).package(kind, f"{FORMAT_VERSION} {_source_key(source.path)}")
+    return _stored_for(source).package(kind, f"{FORMAT_VERSION} {_source_key(source)}")
 
 
 def exported(source: ModelSource, check: str = AUTO) -> Path:
@@ -67,7 +71,7 @@ def exported(source: ModelSource, check: str = AUTO) -> Path:
                 work.on_message(begun.pop())
             work.on_phase(phase)
 
-        options = ExportOptions(check=check)
+        options = ExportOptions(check=check, mmproj=source.mmproj)
         report = export_model(
             source.path,
             out,
@@ -94,8 +98,12 @@ def _export_seconds(path: Path) -> float:
     return _FOLDER_S + _FOLDER_S_A_GIGABYTE * weights / 1e9
 
 
-def _source_key(path: Path) -> str:
+def _source_key(source: ModelSource) -> str:
     """Changes when a file of the model does. Sizes and times: reading all weights at every start would take seconds."""
-    files = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else gguf_files(path)
+    path = source.path
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.is_file())
+    else:
+        files = [*gguf_files(path), *(mmproj_files(path) if source.mmproj is None else [source.mmproj.resolve()])]
     stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     return f"{path.resolve()} {stats}"

@@ -163,17 +163,24 @@ def _given(model: str | None) -> str | None:
     return model or os.environ.get(MODEL_VARIABLE)
 
 
-def find_package(model: str | None) -> Path:
+def find_package(model: str | None, mmproj: Path | None = None) -> Path:
     """The package folder of a model; what is none yet is fetched and exported once, into the user's cache.
 
-    None: what $READER_EDGE_MODEL names, else the bundled demo.
-    Raises CatalogueError, PackageError, InstallationError or ExportError.
+    None: what $READER_EDGE_MODEL names, else the bundled demo. mmproj: of `ExportOptions`.
+    Raises CatalogueError, PackageError, InstallationError, ExportError, or ConfigError for an mmproj of a package.
     """
     name = _given(model)
-    if not name:
-        return bundled_demo()
-    source = _exported_from(name)
-    return Path(name) if source is None else exported(source)
+    source = _exported_from(name) if name else None
+    if source is not None:
+        return exported(replace(source, mmproj=mmproj))
+    if mmproj is not None:
+        raise ConfigError(f"--mmproj is for GGUF files, and the model is a package: leave '{mmproj}' out.")
+    return Path(name) if name else bundled_demo()
+
+
+def with_mmproj(model: str | None, mmproj: Path | None) -> str | None:
+    """A model as it is named, or its package with what sees images in a file. Raises what `find_package` does."""
+    return model if mmproj is None else str(find_package(model, mmproj))
 
 
 def find_tunable(model: str, source: str | None) -> tuple[Path, Path | None]:

@@ -5,7 +5,9 @@ from collections.abc import Callable
 import click
 
 _GROUPS = {  # titles, and the parameters under each, whatever command has them
-    "Conversation": ("prompt", "system", "images", "session_file", "template_args", "raw", "is_text_literal"),
+    "Conversation": (
+        *("prompt", "system", "images", "mmproj_file", "session_file", "template_args", "raw", "is_text_literal"),
+    ),
     "Serving": ("host", "port", "api_key_file", "name", "models_folder", "max_bytes", "idle_s", "strict_fields"),
     "Limits": (
         *("max_tokens", "max_reasoning_tokens", "stop"),

@@ -49,7 +49,7 @@ class ImageExport:
             axes = axes_of_frequencies(len(rotary.inv_freq), part.sections, part.family.is_interleaved)
             if len(axes) != len(rotary.inv_freq):
                 raise ExportError(
-                    f"config.json gives mrope_section as {list(part.sections)}, which are not the "
+                    f"The text model has mrope_section {list(part.sections)}, which are not the "
                     f"{len(rotary.inv_freq)} frequencies of a head: fetch the model again."
                 )
         tower = open_tower(part, text.skeleton.config, width)
@@ -59,7 +59,8 @@ class ImageExport:
                 f"vision_config has {num_deepstack} deepstack_visual_indexes, more than the text model has layers: "
                 "fetch the model again."
             )
-        rules = read_image_rules(part.folder, tower.skeleton.config.to_dict())
+        own = tower.skeleton.config.to_dict()
+        rules = read_image_rules(part.path, own) if part.mmproj is None else part.mmproj.rules
         return cls(part, tower, ImageRows(width, axes, part.pad_id, num_deepstack), rules)
 
     @property
@@ -73,7 +74,7 @@ class ImageExport:
         Returns the files by name, and what the manifest says of them.
         """
         traced = work / "vision.onnx"
-        trace_tower(self.tower, traced)
+        trace_tower(self.tower, traced, self.part.path)
         files = write_tower(traced, folder, self.tower, progress)
         num_axes, seen = NUM_AXES if self.rows.axes else 1, self.part.sees_whole_image
         width, num_deepstack = self.rows.width, self.rows.num_deepstack

@@ -18,12 +18,14 @@ from reader_edge_export.progress import Progress
 from reader_edge_export.sources.blank_model import built_config, make_plain, without_memory
 from reader_edge_export.sources.folder.folder_weights import weights_of
 from reader_edge_export.sources.folder.stored_tensors import stored_tensors
+from reader_edge_export.sources.gguf.mmproj_weights import MmprojWeights
 from reader_edge_export.sources.image_part import ImagePart
 from reader_edge_export.sources.quantized.packing import FLOATS
 from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.sources.weights import Weights
 from reader_edge_export.trace.tracing import named_matrices
 from reader_edge_export.trace.tree_config import TRACE_OPSET
-from reader_edge_runtime.errors import ExportError
+from reader_edge_runtime.errors import ExportError, GgufError
 from reader_edge_runtime.package.manifest import FileEntry
 from reader_edge_runtime.package.package_parts import VISION_GRAPH_NAME, VISION_WEIGHTS_NAME
 
@@ -33,20 +35,29 @@ _EXAMPLE = 2, 3  # blocks of the traced image
 
 
 def open_tower(images: ImagePart, text: PretrainedConfig, text_width: int) -> SourceModel:
-    """The tower of a folder; its skeleton is a `Tower`, whose matrices alone are left where they are.
+    """The tower of a model; its skeleton is a `Tower`, whose matrices alone are left where they are.
 
     text: the config of the text model. text_width: its E. Raises ExportError where its weights do not fit its config.
     """
-    folder = images.folder
+    name, error = str(images.path), ExportError if images.mmproj is None else GgufError
     own = {key: getattr(text, key) for key in _OF_TEXT if hasattr(text, key)} | {"hidden_size": text_width}
     args = {**images.args, "model_type": images.model_type, "text_config": own}
-    config = built_config(args, str(folder))
-    tower = cast(Tower, without_memory(lambda: TOWERS[images.model_type](config), str(folder)))
+    config = built_config(args, name, error)
+    tower = cast(Tower, without_memory(lambda: TOWERS[images.model_type](config), name, error))
     make_plain(tower)
     if tower.width != text_width:
         raise ExportError(
             f"vision_config gives features of {tower.width} numbers to a text model of {text_width}: correct it."
         )
+    weights = _folder_weights(images, tower) if images.mmproj is None else MmprojWeights(images.mmproj.file, tower)
+    source = SourceModel(tower, weights)
+    _read_odd_weights(source)
+    tower.make_plain()
+    return source
+
+
+def _folder_weights(images: ImagePart, tower: Tower) -> Weights:
+    folder = images.path
     named = {_own_name(name): tensor for name, tensor in stored_tensors(folder).items()}
     tensors = {name: tensor for name, tensor in named.items() if name.partition(".")[0] in images.family.modules}
     odd = next((tensor for tensor in tensors.values() if tensor.dtype not in FLOATS), None)
@@ -55,10 +66,7 @@ def open_tower(images: ImagePart, text: PretrainedConfig, text_width: int) -> So
             f"'{folder}' holds {odd.name!r:.80} as {odd.dtype}, which is read of text models alone: export the model "
             "without its images (--no-images)."
         )
-    source = SourceModel(tower, weights_of(folder, tower, tensors))
-    _read_odd_weights(source)
-    tower.make_plain()
-    return source
+    return weights_of(folder, tower, tensors)
 
 
 def _own_name(name: str) -> str:
@@ -91,8 +99,8 @@ def attending(tower: torch.nn.Module, implementation: str) -> Iterator[None]:
             config._attn_implementation = before[key]
 
 
-def trace_tower(source: SourceModel, graph: Path) -> None:
-    """Write a tower, the skeleton of its source, with its markers to `graph`.
+def trace_tower(source: SourceModel, graph: Path, path: Path) -> None:
+    """Write a tower, the skeleton of its source, with its markers to `graph`. path: where it is read, for errors.
 
     Raises ExportError where its config's sizes do not fit each other.
     """
@@ -116,8 +124,8 @@ def trace_tower(source: SourceModel, graph: Path) -> None:
     except (RuntimeError, ValueError, IndexError) as reason:  # PyTorch's, of sizes that cannot be
         words = " ".join(str(reason).split())
         raise ExportError(
-            f"The vision_config of config.json describes what cannot be computed ({words:.200}): correct it, or export "
-            "the model without its images (--no-images)."
+            f"'{path}' describes a tower that cannot be computed ({words:.200}): correct it, or export the model "
+            "without its images (--no-images)."
         ) from reason
 
 

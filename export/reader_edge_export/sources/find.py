@@ -35,6 +35,11 @@ def gguf_files(path: Path) -> list[Path]:
     return [part for name in part_names(path.name) if (part := path.with_name(name)).is_file()]
 
 
+def mmproj_files(path: Path) -> list[Path]:
+    """What lies beside a GGUF file and, by its name, sees images for a model."""
+    return sorted(each for each in path.parent.glob("mmproj*.gguf") if each.is_file() and each.name != path.name)
+
+
 def refuse_as_no_gguf(path: Path) -> NoReturn:
     """Raise GgufError for any other file."""
     check_fetched(path, GgufError)

@@ -1,17 +1,21 @@
-"""The part of a folder's model that sees images: its config, which is checked before anything heavy is imported."""
+"""The part of a model that sees images: its config, which is checked before anything heavy is imported."""
 
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reader_edge_export.sources.config.config_keys import READ, check_keys
 from reader_edge_export.sources.folder.folder_files import read_json
 from reader_edge_export.sources.folder.hugging_face import HuggingFaceSource
 from reader_edge_export.sources.source import Source
 from reader_edge_export.sources.text_part import given_text_config
-from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
+from reader_edge_runtime.errors import ConfigError, ExportError, UnsupportedArchitectureError
+from reader_edge_runtime.package.images import ImageRules
+
+if TYPE_CHECKING:
+    from reader_edge_export.sources.gguf.gguf_file import GgufFile
 
 _PROCESSOR_NAMES = ("preprocessor_config.json", "processor_config.json")
 _TOKEN_KEYS = ("image_token_id", "image_token_index")
@@ -77,33 +81,60 @@ FAMILIES = {  # by model_type of the whole; how each computes is in `images.towe
 
 
 @dataclass(frozen=True, slots=True)
-class ImagePart:
-    """model_type: of the whole. args: of its config class, but for those of its text model.
+class Mmproj:
+    """A GGUF file that holds what sees images alone. rules: by which pixels become its inputs."""
 
+    file: "GgufFile"
+    rules: ImageRules
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePart:
+    """path: of its folder, or of its mmproj file. model_type: of the whole.
+
+    args: of its config class, but for those of its text model.
     token_id, sees_whole_image: see `ImagesPart`. pad_id: see `ImageRows`. sections: of a rotary embedding with axes,
-    how many frequencies each one turns.
+    how many frequencies each one turns. mmproj: None of one in a folder.
     """
 
-    folder: Path
+    path: Path
     model_type: str
     args: Mapping[str, Any]
     token_id: int
     sees_whole_image: str
     pad_id: int = 0
     sections: tuple[int, ...] = ()
+    mmproj: Mmproj | None = None
+
+    @property
+    def files(self) -> list[Path]:
+        """Those that are read of it besides the model's own."""
+        return [] if self.mmproj is None else self.mmproj.file.paths
 
     @property
     def family(self) -> ImageFamily:
         return FAMILIES[self.model_type]
 
 
-def find_images(source: Source, on_message: Callable[[str], None] = lambda line: None) -> ImagePart | None:
-    """What sees images in a model's folder; None where nothing does, or nothing says how pixels become its input.
+def find_images(
+    source: Source, on_message: Callable[[str], None] = lambda line: None, mmproj: Path | None = None
+) -> ImagePart | None:
+    """What sees images for a model; None where nothing does, or nothing says how pixels become its input.
 
-    on_message: gets a line about the latter.
-    Raises ExportError or UnsupportedArchitectureError for a config that it cannot be exported by.
+    on_message: gets a line about the latter. mmproj: the file that sees for a GGUF file's model; None takes the one
+    beside it.
+    Raises ExportError or UnsupportedArchitectureError where it cannot be exported or does not fit the model, and
+    ConfigError for an mmproj that is of no use.
     """
-    if not isinstance(source, HuggingFaceSource) or not source.is_part:
+    if not isinstance(source, HuggingFaceSource):
+        from reader_edge_export.sources.gguf.gguf_source import GgufSource
+        from reader_edge_export.sources.gguf.mmproj import find_mmproj
+
+        assert isinstance(source, GgufSource)
+        return find_mmproj(source, mmproj)
+    if mmproj is not None:
+        raise ConfigError(f"mmproj is for GGUF files, and '{source.short_name}' is none: leave '{mmproj}' out.")
+    if not source.is_part:
         return None
     config = read_json(source.folder / "config.json")
     model_type, vision = config.get("model_type"), config.get("vision_config")

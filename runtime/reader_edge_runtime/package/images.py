@@ -42,6 +42,11 @@ _Edge = Annotated[int, Meta(ge=0, le=4096)]
 _Channels = Annotated[tuple[Annotated[float, Meta(ge=-16, le=16)], ...], Meta(max_length=3)]
 
 
+def placeholder_of(family: str) -> str:
+    """See `ImageRules.placeholder`."""
+    return _PLACEHOLDERS.get(family, "<image>")
+
+
 class ImageRules(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """How an image becomes the inputs of a vision tower, as transformers' processor of the model does it.
 
@@ -117,7 +122,7 @@ class ImageRules(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=
     @property
     def placeholder(self) -> str:
         """The text of the token in whose place a feature comes: as many as there are features."""
-        return _PLACEHOLDERS.get(self.family, "<image>")
+        return placeholder_of(self.family)
 
     @property
     def template_mark(self) -> str:

@@ -16,7 +16,7 @@ from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.package.package_parts import feature_names
 from tests.tiny_models import build_tiny_model, build_tiny_tokenizer
 
-IMAGE_ID, MAX_CONTEXT = 300, 512
+IMAGE_ID, MAX_CONTEXT = 319, 512
 GRIDS = ((2, 3), (3, 1))  # blocks of the two images
 Inputs = dict[str, npt.NDArray[Any]]
 
@@ -211,10 +211,13 @@ EYES["gemma4-whole"] = replace(
 )
 
 
-def build_seeing_model(name: str, folder: Path) -> Path:
-    """Write a model around a tiny text model, as transformers writes it, and what stands for a processor's config."""
+def build_seeing_model(name: str, folder: Path, **text_keys: Any) -> Path:
+    """Write a model around a tiny text model, as transformers writes it, and what stands for a processor's config.
+
+    text_keys: of the text model's config, changed besides.
+    """
     eyes = EYES[name]
-    keys = {"max_position_embeddings": MAX_CONTEXT, **eyes.text_keys}
+    keys = {"max_position_embeddings": MAX_CONTEXT, **eyes.text_keys, **text_keys}
     text = AutoModelForCausalLM.from_pretrained(build_tiny_model(eyes.text, folder / "text", **keys))
     own = {**text.config.to_dict(), **eyes.whole_text}
     config = AutoConfig.for_model(

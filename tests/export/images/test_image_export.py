@@ -167,7 +167,7 @@ def test_eyes_are_read_beside_a_text_model_in_fp8_but_not_in_fp8(tmp_path: Path)
     ("sizes", "words"),
     [
         ({"out_hidden_size": 48}, "features of 48 numbers to a text model of 64"),
-        ({"num_heads": 5}, r"what cannot be computed \(.*--no-images"),
+        ({"num_heads": 5}, r"tower that cannot be computed \(.*--no-images"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(sizes: dict[str, int], words: str, spoilt: Path, tmp_path: Path) -> None:

@@ -23,10 +23,13 @@ from reader_edge_runtime.package.graph_file import GraphFile
 from reader_edge_runtime.package.manifest import GRAPH_NAME
 from reader_edge_runtime.package.package_parts import VISION_GRAPH_NAME
 from tests.export.graph_runner import LENGTHS, NUM_NODES, Feed, GraphRunner, ancestors, as_mask
+from tests.export.images.mmproj_files import IN_TWO_FILES, build_files
 from tests.export.images.seeing_models import EYES, IMAGE_ID, Reference, build_seeing_model, fed, positions_of
 from tests.tiny_models import MAX_CONTEXT
 
 LIMIT = 1e-5
+IN_FILES = " in two files"  # of GGUF, in place of a folder
+MODELS = [*EYES, *(pytest.param(name + IN_FILES, marks=pytest.mark.long) for name in IN_TWO_FILES)]
 WORDS = np.random.default_rng(2).integers(3, 280, 64).tolist()
 
 
@@ -46,13 +49,17 @@ class Seeing:
 
 @pytest.fixture(scope="module")
 def seeing(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Seeing]:
-    """model_type -> what was exported of it, once each."""
+    """A name of MODELS -> what was exported of it, once each."""
     done: dict[str, Seeing] = {}
 
     def export(name: str) -> Seeing:
         if name not in done:
-            folder = build_seeing_model(name, tmp_path_factory.mktemp(name))
-            source = find_source(folder, None)
+            folder, own = tmp_path_factory.mktemp("seeing"), name.removesuffix(IN_FILES)
+            if own == name:
+                whole = found = build_seeing_model(own, folder)
+            else:
+                whole, found = build_files(own, folder)
+            source = find_source(found, None)
             part, model = find_images(source), source.open_model()
             assert part is not None
             images, out = ImageExport.of(part, model), folder / "out"
@@ -61,13 +68,13 @@ def seeing(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Seeing]:
                 layers = trace_model(model, MAX_CONTEXT, folder / "traced.onnx", images=images.rows)
                 write_graph(folder / "traced.onnx", out, ExportOptions("fp32"), Calibration(), model)
                 images.write(out, folder, Progress())
-            done[name] = Seeing(Reference(name, folder), out, sliding_window_of(layers))
+            done[name] = Seeing(Reference(own, whole), out, sliding_window_of(layers))
         return done[name]
 
     return export
 
 
-@pytest.mark.parametrize("name", EYES)
+@pytest.mark.parametrize("name", MODELS)
 def test_features_are_those_of_transformers(name: str, seeing: Callable[[str], Seeing]) -> None:
     model = seeing(name)
     expected = model.reference.features()
@@ -100,7 +107,7 @@ def test_texts_have_the_bits_of_a_graph_of_texts(name: str, seeing: Callable[[st
     assert np.array_equal(GraphRunner(model.folder / GRAPH_NAME, model.window, see=see).tree_logits(*given), plain)
 
 
-@pytest.mark.parametrize("name", EYES)
+@pytest.mark.parametrize("name", MODELS)
 def test_a_tree_behind_two_images_is_each_path_alone(name: str, seeing: Callable[[str], Seeing]) -> None:
     """A ragged batch: a prompt with two images, and one without."""
     model = seeing(name)
