@@ -71,12 +71,10 @@ class PromptInput:
         if path is not None:
             check_session_place(path)
 
-    def check_images(self, text: str | None, is_remote: bool) -> None:
+    def check_images(self, text: str | None) -> None:
         """Raise UsageError for images where they have no place."""
         if self.images and (text is None or self.raw):
             raise click.UsageError("--image needs a prompt and the chat template: give -p, and leave --raw out.")
-        if self.images and is_remote:
-            raise click.UsageError("Images go not with --server: leave --image out.")
 
     def with_images(self, prompt: "Prompt", engine: "reader_edge_runtime.Engine") -> "Prompt":
         """A prompt with images, if any, before its last text. Raises PromptError for a model that sees none."""

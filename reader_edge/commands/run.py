@@ -97,7 +97,7 @@ def run(
     text = prompt_input.read()
     if text is None and (shown.as_json or shown.compare):
         raise click.UsageError("--json and --compare need a prompt: give one with -p.")
-    prompt_input.check_images(text, remote.server is not None)
+    prompt_input.check_images(text)
     if remote.server is not None:
         if mmproj_file is not None:
             raise click.UsageError("With --server the model runs elsewhere: leave --mmproj out.")

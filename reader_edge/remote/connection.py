@@ -20,6 +20,7 @@ from reader_edge.remote.frames import (
     Refusal,
     TokenizerPart,
     Welcome,
+    in_parts,
     one_line,
 )
 from reader_edge_runtime.errors import BusyError, ConfigError, FrameError, InstallationError, RemoteError
@@ -92,9 +93,10 @@ class FrameConnection:
 
     def send(self, frame: FromClient) -> None:
         """Raises FrameError for a frame that is too large."""
-        data = CLIENT_FRAMES.pack(frame)
+        sent = [CLIENT_FRAMES.pack(each) for each in in_parts(frame)]
         try:
-            self._connection.send(data)
+            for data in sent:
+                self._connection.send(data)
         except (OSError, EOFError) as error:
             raise self._lost() from error
 

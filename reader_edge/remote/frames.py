@@ -4,7 +4,7 @@ import math
 from dataclasses import fields
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct, to_builtins
+from msgspec import Meta, Struct, structs, to_builtins
 
 from reader_edge.terminal.formatting import visible
 from reader_edge_runtime.draft_tree import DraftTree
@@ -15,6 +15,7 @@ from reader_edge_runtime.untrusted.frame_codec import Count, Frame, FrameCodec
 
 DRAFT_PATH = "/v1/draft"  # of the server's WebSocket
 MAX_BYTES = 1 << 20  # of a frame
+_PART_BYTES = MAX_BYTES >> 1  # of settings in one, which hold images
 ANSWER_ID_BYTES = 16
 
 ANSWER_GONE = "answer_gone"  # code of a refusal: ask again, there is nothing to take up
@@ -109,6 +110,12 @@ class Cancel(Frame, tag=6):
     """Wants no more of an answer."""
 
 
+class SettingsPart(Frame, tag=7):
+    """A part of the settings of the Ask that comes behind it, which has their end."""
+
+    data: Annotated[bytes, Meta(min_length=1)]
+
+
 class Welcome(Frame, tag=65):
     """model: its name there. tokenizer: its hash. drafts: which requests are drafted there ("all", "greedy", "none").
 
@@ -191,8 +198,17 @@ class Refusal(Frame, tag=70):
     code: str | None = None
 
 
-FromClient = Hello | Fetch | Ask | Drafted | Resume | Cancel
+FromClient = Hello | Fetch | Ask | Drafted | Resume | Cancel | SettingsPart
 FromServer = Welcome | TokenizerPart | Started | Tokens | End | Refusal
 
 CLIENT_FRAMES: FrameCodec[FromClient] = FrameCodec(FromClient, b"RD\x02", MAX_BYTES, "drafts")
 SERVER_FRAMES: FrameCodec[FromServer] = FrameCodec(FromServer, b"RD\x02", MAX_BYTES, "drafts")
+
+
+def in_parts(frame: FromClient) -> list[FromClient]:
+    """A frame as it is sent: behind parts of settings that are longer than one may be."""
+    if not isinstance(frame, Ask) or len(frame.settings) <= _PART_BYTES:
+        return [frame]
+    data = frame.settings
+    parts = [data[start : start + _PART_BYTES] for start in range(0, len(data), _PART_BYTES)]
+    return [*map(SettingsPart, parts[:-1]), structs.replace(frame, settings=parts[-1])]

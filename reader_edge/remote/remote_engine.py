@@ -28,6 +28,7 @@ from reader_edge_runtime.errors import BusyError, ClosedError, ConfigError, Prom
 from reader_edge_runtime.generation_config import chosen_sampling
 from reader_edge_runtime.package.manifest import TOKENIZER_NAME
 from reader_edge_runtime.text.conversation import Conversation, Encodable
+from reader_edge_runtime.text.image_parts import holds_images
 from reader_edge_runtime.text.tokenizer import Tokenizer
 from reader_edge_runtime.untrusted.config_checks import Range, number, require
 from reader_edge_runtime.untrusted.user_input import given_path, short_repr
@@ -120,7 +121,7 @@ class RemoteEngine:
         settings = Settings.of(given, content if isinstance(content, Conversation) else None)
         if not isinstance(content, Conversation):
             token_ids = self.tokenizer.encode(content) if isinstance(content, str) else content
-        mode = self._drafts if given.is_drafted else "none"
+        mode = self._drafts if given.is_drafted and not holds_images(content) else "none"
         answer = RemoteAnswer(self.model, self.tokenizer, given, settings, MODES[mode], token_ids, self._text)
         return self._chunks(answer)
 

@@ -112,9 +112,11 @@ def _encodable(given: PromptInput, text: str, has_chat_template: bool) -> "Encod
     """The prompt as it is sent. Raises UsageError for what has no place without a chat template."""
     if has_chat_template and not given.raw:
         system = [] if given.system is None else [{"role": "system", "content": given.system}]
-        return reader_edge.Conversation([*system, {"role": "user", "content": text}], (), given.template_args)
-    if given.system is not None or given.template_args:
-        raise click.UsageError("No chat template is used here, which -s and --template-arg are for: leave them out.")
+        messages = [*system, {"role": "user", "content": text}]
+        return reader_edge.Conversation(messages, (), given.template_args, images=given.images)
+    if given.system is not None or given.template_args or given.images:
+        options = "-s, --image and --template-arg"
+        raise click.UsageError(f"No chat template is used here, which {options} are for: leave them out.")
     return text
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, partial
 
+from msgspec import structs
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDisconnected
 
 from reader_edge.remote import frames
@@ -22,6 +23,7 @@ from reader_edge.remote.frames import (
     Hello,
     Refusal,
     Resume,
+    SettingsPart,
     TokenizerPart,
     Welcome,
 )
@@ -63,6 +65,7 @@ class DraftEndpoint:
         self._settings = settings
         self._metrics = metrics
         self._on_end = on_end
+        self._num_part_bytes = 0  # of all connections
         self._connections: set[WebSocket] = set()
 
     async def close(self) -> None:
@@ -136,20 +139,53 @@ class DraftEndpoint:
             frame = await _received(websocket, _IDLE_S)
         except TimeoutError:
             raise ApiError(408, f"No request came for {_IDLE_S:g} seconds: connect again.") from None
-        if isinstance(frame, Fetch):
+        if isinstance(frame, SettingsPart):
+            await self._serve_parts(websocket, frame)
+        elif isinstance(frame, Fetch):
             await self._send_tokenizer(websocket)
         elif isinstance(frame, Ask | Resume):
             await self._serve_answer(websocket, frame)
         elif not isinstance(frame, Drafted | Cancel):  # which may come behind an answer's end
             raise FrameError(f"A frame {type(frame).__name__} has no place here.")
 
-    async def _serve_answer(self, websocket: WebSocket, frame: Ask | Resume) -> None:
-        """An answer that is requested or taken up, and its line of the log."""
+    async def _serve_parts(self, websocket: WebSocket, frame: FromClient) -> None:
+        """Answer a request whose settings come in parts. Those that find no room are read, and refused at their end."""
+        parts, max_s, refusal = bytearray(), self._settings.max_body_s, None
+        try:
+            try:
+                async with asyncio.timeout(max_s):
+                    while isinstance(frame, SettingsPart):
+                        refusal = refusal or self._refusal_of_part(len(parts), len(frame.data))
+                        if refusal is None:
+                            parts += frame.data
+                            self._num_part_bytes += len(frame.data)
+                        frame = await _received(websocket)
+            except TimeoutError:
+                sentence = f"The request took longer than {max_s:g} seconds to come: send it at once."
+                raise ApiError(408, sentence) from None
+            if not isinstance(frame, Ask):
+                raise FrameError(f"A frame {type(frame).__name__} has no place behind parts of settings.")
+            await self._serve_answer(websocket, structs.replace(frame, settings=bytes(parts) + frame.settings), refusal)
+        finally:
+            self._num_part_bytes -= len(parts)
+
+    def _refusal_of_part(self, num_before: int, num_bytes: int) -> ApiError | None:
+        most = self._settings.max_body_bytes
+        if num_before + num_bytes > most:
+            return ApiError(413, f"The request has more than the {most} bytes that it may have: give smaller images.")
+        if self._num_part_bytes + num_bytes > self._settings.max_bodies_bytes:
+            return ApiError(429, "Others' requests leave no room for this one: try again later.", code="queue_full")
+        return None
+
+    async def _serve_answer(self, websocket: WebSocket, frame: Ask | Resume, refusal: ApiError | None = None) -> None:
+        """An answer that is requested or taken up, and its line of the log. refusal: why there is none."""
         note = note_of(websocket.scope).within(type(frame).__name__.upper())
         note.model = self._settings.model_name
         caller = websocket.scope.get("caller", "")
         try:
             answer_id = own_id(caller, frame.answer_id)
+            if refusal is not None:
+                raise refusal
             if isinstance(frame, Ask):
                 settings, num_sent = Settings.decoded(frame.settings), 0
                 messages = settings.conversation and settings.conversation.messages

@@ -198,6 +198,7 @@ class ModelPool:
         settings = replace(self._settings, model_name=model.name, unloads=not self.is_fixed)
         self.metrics.add(engine, model.name)
         endpoints = make_endpoints(engine, settings, self.metrics, self.responses)
+        settings = settings.for_images if engine.engine.package.manifest.images is not None else settings
         drafts = DraftEndpoint(engine, settings, self.metrics, partial(self._keep, model))
         return LoadedModel(engine, endpoints, drafts)
 

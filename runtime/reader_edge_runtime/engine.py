@@ -262,8 +262,8 @@ class Engine:
         manifest, given = self.package.manifest, (prompt, text_ids, config, self.tokenizer)
         hints = answer_hints(*given, manifest.max_context) if self.draft_permission.is_on else NO_HINTS
         if device is not None:
-            if images:
-                raise PromptError("A remote client drafts for texts alone: leave the images out.")
+            if images and device.is_lockstep:
+                raise PromptError("A remote client drafts for texts alone: ask about images without its drafts.")
             hints = replace(hints, remote=device)
         reading = OutputFormat.of(*given)
         end = reading.thinking_end(text_ids, self.tokenizer) if reading.is_thinking else None

@@ -1,6 +1,7 @@
 """Images in conversations: from where messages have them, and the text that stands for them once they are rendered."""
 
 import binascii
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -88,7 +89,7 @@ def with_own_parts(chat: Conversation, as_json: bool = False) -> list[Message]:
 
 
 def _json_part(image: ImageSource) -> dict[str, Any]:
-    data = read_image(image) if isinstance(image, Path) else image
+    data = read_image(Path(image)) if isinstance(image, str | os.PathLike) else image
     if not isinstance(data, bytes | bytearray | memoryview):
         raise PromptError(f"An image that is kept or sent is a file, not {short_repr(data)}: give its path or bytes.")
     url = f"data:;base64,{binascii.b2a_base64(data, newline=False).decode()}"

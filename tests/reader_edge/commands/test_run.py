@@ -410,7 +410,6 @@ def test_a_session_keeps_the_images_of_its_conversation(
     [
         (["-p", "What?"], 1, "reads texts alone"),
         (["-p", "What?", "--raw"], 2, "leave --raw out"),
-        (["-p", "What?", "--server", "http://localhost:1"], 2, "leave --image out"),
     ],
 )
 def test_images_where_none_have_a_place_are_refused(

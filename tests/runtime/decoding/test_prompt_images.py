@@ -12,6 +12,8 @@ from reader_edge_runtime.decoding.prefix_files import PrefixFiles
 from reader_edge_runtime.decoding.prompt_images import PromptImages, image_token, image_token_id
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.decoding.session import load_session, save_session
+from reader_edge_runtime.drafting.draft_hints import DraftHints
+from reader_edge_runtime.drafting.remote_drafts import RemoteDrafts
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.errors import PromptError, SessionError
 from tests.fake_images import (
@@ -191,6 +193,22 @@ def test_features_are_held_no_longer_than_their_prompt_is_read() -> None:
     request = submit(decoder, prompt([1] * 9, cat, [2, 3]), GenerationConfig(max_tokens=5))
     decoder.finish(request)
     assert dropped == [0]
+
+
+def test_an_answer_that_lost_its_slot_goes_on_behind_its_images() -> None:
+    """As that of a device whose connection was lost."""
+    decoder, config = seeing_decoder(RandomDrafter(VOCAB_SIZE, 4, 1), max_batch=1), GenerationConfig(max_tokens=12)
+    (given, images), hints = PROMPTS[0], DraftHints(remote=RemoteDrafts())
+    request = Request(given, config, decoder.target.manifest, hints=hints, images=images)
+    decoder.enqueue(request)
+    while request.num_output_tokens < 4:
+        decoder.step()
+    assert hints.remote is not None
+    hints.remote.hold()
+    decoder.finish(submit(decoder, PROMPTS[1], config))
+    hints.remote.go_on()
+    decoder.finish(request)
+    assert request.output_token_ids == reference(PROMPTS[0], config)
 
 
 def test_drafters_get_the_text_alone() -> None:

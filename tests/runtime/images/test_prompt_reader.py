@@ -229,7 +229,7 @@ def test_a_tower_that_gives_other_features_is_named(shape: tuple[int, ...], monk
 
 def test_a_remote_client_drafts_for_texts_alone(seeing: Seeing) -> None:
     with pytest.raises(PromptError, match="drafts for texts alone"):
-        seeing[0].answer(question(shown(CAT)), GREEDY, RemoteDrafts())
+        seeing[0].answer(question(shown(CAT)), GREEDY, RemoteDrafts(is_lockstep=True))
 
 
 def test_sources_that_read_states_are_silent_beside_images() -> None:

@@ -246,7 +246,7 @@ def test_a_wrong_option_is_refused_in_one_sentence(device: Device, tmp_path: Pat
         ([], None, PromptError, "list of messages"),
         (7, None, PromptError, "list of messages"),
         ([{"role": 3}], None, PromptError, "role' is 3, but must be one of"),
-        ([{"role": "user", "content": [{"type": "image"}]}], None, PromptError, "reads texts alone"),
+        ([{"role": "user", "content": [{"type": "image"}]}], None, PromptError, "image' is missing"),
         (Conversation([{"role": "user", "content": "a"}], [{"type": "function"}]), None, PromptError, "Tools"),
         ("# tar " * 9999, None, RemoteError, "frame may have|shorten|context"),
         ("# tar", GenerationConfig(wants_logprobs=True), ConfigError, "wants_logprobs"),
