@@ -26,7 +26,7 @@ from reader_edge_export.sources.weights import Weights
 from reader_edge_export.trace.tracing import named_matrices
 from reader_edge_export.trace.tree_config import TRACE_OPSET
 from reader_edge_runtime.errors import ExportError, GgufError
-from reader_edge_runtime.package.manifest import FileEntry
+from reader_edge_runtime.package.manifest import MASKED, FileEntry
 from reader_edge_runtime.package.package_parts import VISION_GRAPH_NAME, VISION_WEIGHTS_NAME
 
 FEATURES = "image_features"
@@ -141,7 +141,9 @@ def _lower(editor: GraphEditor) -> None:
         if node.op_type == IMAGE_ATTENTION:
             sizes = {"num_heads": node.attributes["num_heads"].as_int(), "scale": node.attributes["scale"].as_float()}
             query, key, value, *mask = node.inputs
-            inputs = [query, key, value, *([None, mask[0]] if mask else [])]
+            inputs = [query, key, value]
+            if mask:  # the operator's own value for what is not seen could be reached by scores
+                inputs, sizes = [*inputs, None, mask[0]], {**sizes, "mask_filter_value": MASKED}
             attended = editor.op("MultiHeadAttention", inputs, sizes, domain="com.microsoft")
             editor.replace(node, [attended])
     for tidy in (

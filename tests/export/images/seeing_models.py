@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
@@ -209,6 +210,8 @@ EYES = {  # by model_type of the whole, and what is behind a "-"
 EYES["gemma4-whole"] = replace(
     EYES["gemma4"], text_keys={"use_bidirectional_attention": "vision"}, sees_whole_image="sliding"
 )
+
+KINDS = [pytest.param(name, marks=pytest.mark.long) if name.endswith("moe") else name for name in EYES]  # of tests
 
 
 def build_seeing_model(name: str, folder: Path, **text_keys: Any) -> Path:

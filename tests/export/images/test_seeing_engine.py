@@ -4,20 +4,22 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
 from PIL import Image
-from transformers import AutoModelForImageTextToText
+from transformers import AutoModelForImageTextToText, PreTrainedTokenizerFast, Qwen3VLProcessor
 
 from reader_edge.cli import main
 from reader_edge.models.model_source import draft_notice
 from reader_edge.verify import variants
 from reader_edge.verify.certificate import read_certificate
 from reader_edge_export import ExportOptions, export_model
-from reader_edge_runtime import Engine, EngineConfig, GenerationConfig, GenerationResult
+from reader_edge_runtime import Conversation, Engine, EngineConfig, GenerationConfig, GenerationResult
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.decoding import prompt_images
 from reader_edge_runtime.decoding.prompt_images import DIGEST_BYTES, image_token_id
@@ -28,9 +30,11 @@ from reader_edge_runtime.images.patches import prepare
 from reader_edge_runtime.package.images import ImageRules
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.text.conversation import Encodable
-from tests.export.images.seeing_models import EYES, build_seeing_model
+from tests.conftest import ROOT
+from tests.export.images.seeing_models import EYES, KINDS, build_seeing_model
 from tests.export.speculators.speculator_folders import write_mlp
-from tests.seeing_engine import add_tokens, picture
+from tests.fake_images import images_part
+from tests.seeing_engine import MARK, add_tokens, picture, seeing_engine
 from tests.tiny_models import change_config
 
 GREEDY = GenerationConfig(max_tokens=24, ignores_eos=True, wants_logprobs=True, num_top_logprobs=4)
@@ -80,7 +84,7 @@ def bits_of(result: GenerationResult) -> tuple[object, ...]:
     return result.token_ids, result.logprobs
 
 
-@pytest.mark.parametrize("name", EYES)
+@pytest.mark.parametrize("name", KINDS)
 def test_drafted_answers_about_images_are_plain_ones_beside_texts(
     name: str, exported: Callable[[str], tuple[Path, Path]], tmp_path: Path
 ) -> None:
@@ -216,3 +220,38 @@ def test_a_certificate_samples_answers_to_texts(
         assert result.exit_code == 0, result.output
     written = read_certificate(path)
     assert (written.prompts, len(written.sample)) == (6, 2)
+
+
+def test_a_makers_template_shows_images_as_the_processor_of_transformers_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Templates of Qwen write an image in the same words from Qwen2-VL to Qwen 3.5, whose own is here."""
+    template = (ROOT / "tests/data/templates/qwen3.5.jinja").read_text("utf-8")
+    monkeypatch.setattr("tests.seeing_engine.TEMPLATE", template)
+    engine, tower = seeing_engine(tmp_path)
+    first, words, second = ({"type": "image", "image": CAT}, {"type": "text", "text": "Or"}, {"type": "image"})
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": [first, words, second, {"type": "text", "text": "?"}]},
+        {"role": "assistant", "content": "The first."},
+        {"role": "user", "content": [second]},
+    ]
+    read = engine.encode_prompt(Conversation(messages, images=[DOG, CAT]))
+    tokenizer: Any = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
+    rendered = tokenizer.apply_chat_template(
+        messages, chat_template=template, tokenize=False, add_generation_prompt=True, enable_thinking=True
+    )
+    rules = images_part().rules
+    grids = [
+        [1, *(rules.merge_size * side for side in prepare(np.asarray(image), rules)[0].grid)]
+        for image in (CAT, DOG, CAT)
+    ]
+    own: Any = SimpleNamespace(image_processor=SimpleNamespace(merge_size=rules.merge_size), image_token=MARK)
+    found = {"image_grid_thw": torch.tensor(grids)}
+    texts = [Qwen3VLProcessor.replace_image_token(own, found, number) for number in range(3)]
+    pieces = str(rendered).split(MARK)
+    assert len(pieces) == 4
+    whole = pieces[0] + "".join(text + piece for text, piece in zip(texts, pieces[1:], strict=True))
+    assert read == tokenizer(whole, add_special_tokens=False)["input_ids"]
+    assert read.count(tokenizer.convert_tokens_to_ids(MARK)) == sum(int(np.prod(grid)) for grid in grids) // 4
+    assert tower.num_passes == 0

@@ -24,12 +24,12 @@ from reader_edge_runtime.package.manifest import GRAPH_NAME
 from reader_edge_runtime.package.package_parts import VISION_GRAPH_NAME
 from tests.export.graph_runner import LENGTHS, NUM_NODES, Feed, GraphRunner, ancestors, as_mask
 from tests.export.images.mmproj_files import IN_TWO_FILES, build_files
-from tests.export.images.seeing_models import EYES, IMAGE_ID, Reference, build_seeing_model, fed, positions_of
+from tests.export.images.seeing_models import IMAGE_ID, KINDS, Reference, build_seeing_model, fed, positions_of
 from tests.tiny_models import MAX_CONTEXT
 
 LIMIT = 1e-5
 IN_FILES = " in two files"  # of GGUF, in place of a folder
-MODELS = [*EYES, *(pytest.param(name + IN_FILES, marks=pytest.mark.long) for name in IN_TWO_FILES)]
+MODELS = [*KINDS, *(pytest.param(name + IN_FILES, marks=pytest.mark.long) for name in IN_TWO_FILES)]
 WORDS = np.random.default_rng(2).integers(3, 280, 64).tolist()
 
 
@@ -87,7 +87,7 @@ def test_features_are_those_of_transformers(name: str, seeing: Callable[[str], S
     assert not graph.has_unbounded_work()
 
 
-@pytest.mark.parametrize("name", EYES)
+@pytest.mark.parametrize("name", KINDS)
 def test_texts_have_the_bits_of_a_graph_of_texts(name: str, seeing: Callable[[str], Seeing], tmp_path: Path) -> None:
     model = seeing(name)
     source = find_source(model.folder.parent, None).open_model()
