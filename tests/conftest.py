@@ -222,15 +222,18 @@ def real_model() -> Path:
 
 @pytest.fixture(scope="session")
 def real_package(real_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The real model's package, its weights as they are; exporting it takes 20 seconds, once for all tests."""
-    from reader_edge_export import export_model
+    """The real model's package, its weights as they are; exporting it takes seconds, once for all tests.
+
+    The sample leaves its checks out, which are half of these.
+    """
+    from reader_edge_export import ExportOptions, export_model
 
     out = tmp_path_factory.mktemp("real") / "package"
     with pytest.MonkeyPatch.context() as patch:  # smaller parts of the texts are enough here
         patch.setattr("reader_edge_export.package_export.max_calibration_tokens", lambda _: 1000)
         patch.setattr("reader_edge_export.checks.package_check.max_quality_tokens", lambda _: 300)
         patch.setattr("reader_edge_export.checks.package_check.num_table_tokens", lambda *_: 1000)
-        export_model(real_model, out)
+        export_model(real_model, out, ExportOptions(check="none" if os.environ[_IS_SAMPLED] == "True" else "full"))
     return out
 
 

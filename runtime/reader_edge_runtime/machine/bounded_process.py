@@ -100,6 +100,8 @@ def run_bounded(
         return work()
 
     def session(channel: Channel) -> None:
+        gc.freeze()  # our garbage is left alone: a session in it would wait for threads
+        gc.enable()
         signal.setitimer(signal.ITIMER_REAL, max_s)  # should this process be killed meanwhile
         start_clock(cpu_s)
         channel.send(work())
@@ -107,11 +109,13 @@ def run_bounded(
     ours, theirs = socket.socketpair()
     with ours:
         with theirs, warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of threads, not copied
-            gc.freeze()  # the copy leaves our garbage alone: a session in it would wait for threads
+            is_collected = gc.isenabled()
+            gc.disable()  # until the copy has frozen what it got; what this process has frozen stays so
             try:
                 pid = fork_session(session, theirs, memory_bytes, (ours,))
             finally:
-                gc.unfreeze()
+                if is_collected:
+                    gc.enable()
         ours.settimeout(max_s)
         with ours.makefile("rwb") as stream, contextlib.suppress(EOFError, OSError):
             channel = Channel(stream, stream)
