@@ -22,31 +22,24 @@ from tests.reader_edge.package_copy import PackageCopy
 PROMPT = "# tar"
 OUTPUT = "drafting is off"
 # Commands that run a model, and those that do not, or run its passes alone: a new command belongs in one of them.
-ANSWERING = {"run", "serve", "batch", "warm", "verify", "bench decode", "bench record", "bench replay"}
+ANSWERING = {"run", "demo", "serve", "batch", "warm", "verify", "bench decode", "bench record", "bench replay"}
 OTHERS = {
-    "completion",
     *(
-        "pull",
-        "list",
-        "rm",
-        "doctor",
-        "split",
-        "stage",
-        "info",
-        "export",
-        "tune",
-        "train-drafter",
-        "forget",
-        "launch",
-        "package sign",
-        "package verify",
+        "bench cost",
+        "cache",
         "card",
+        "completion",
+        "doctor",
+        "export",
+        "forget",
+        "info",
+        "launch",
+        "list",
+        "pull",
         "push",
-        "datastore build",
-        "datastore info",
     ),
-    *("datastore merge", "datastore search", "bench cost"),
-    *("series train", "series export", "series forecast"),
+    *("datastore build", "datastore info", "datastore merge", "datastore search", "package sign", "package verify"),
+    *("rm", "series export", "series forecast", "series train", "split", "stage", "train-drafter", "tune"),
 }
 Invoke = Callable[..., Result]
 
@@ -117,6 +110,14 @@ def test_run_compare(invoke: Invoke, plain: Plain) -> None:
     fields = json.loads(result.stdout)
     assert (fields["identical"], fields["text"]) == (True, plain(PROMPT, 20))
     assert fields["stats"]["num_drafted_tokens"] == 0
+    assert OUTPUT in result.stderr
+
+
+@pytest.mark.usefixtures("never_drafts")
+def test_demo(invoke: Invoke, plain: Plain) -> None:
+    result = invoke("demo", "-p", PROMPT, "-n", "20")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.rstrip("\n") == plain(PROMPT, 20).rstrip("\n")
     assert OUTPUT in result.stderr
 
 
