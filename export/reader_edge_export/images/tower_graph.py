@@ -30,7 +30,8 @@ from reader_edge_runtime.package.manifest import MASKED, FileEntry
 from reader_edge_runtime.package.package_parts import VISION_GRAPH_NAME, VISION_WEIGHTS_NAME
 
 FEATURES = "image_features"
-_OF_TEXT = ("model_type", "rms_norm_eps")  # what projectors read of the text model's config
+# What projectors read of the text model's config, and what its class wants to fit their width.
+_OF_TEXT = ("model_type", "rms_norm_eps", "num_attention_heads")
 _EXAMPLE = 2, 3  # blocks of the traced image
 
 

@@ -3,6 +3,7 @@
 A family's patches come block by block (a block becomes a token), so that no graph needs height or width.
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -11,6 +12,7 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface, AutoModel, PretrainedConfig, PreTrainedModel
 from transformers.models.gemma3.modeling_gemma3 import Gemma3MultiModalProjector
 from transformers.models.gemma4.modeling_gemma4 import Gemma4MultimodalEmbedder
+from transformers.models.idefics3.modeling_idefics3 import Idefics3Connector
 from transformers.models.lfm2_vl.modeling_lfm2_vl import Lfm2VlMultiModalProjector
 from transformers.models.mistral3.modeling_mistral3 import Mistral3MultiModalProjector
 
@@ -226,6 +228,41 @@ class SiglipTower(Tower):
         return {"pixels": drawn(1, self.vision.num_channels, side, side)}
 
 
+class Idefics3Tower(Tower):
+    """Of Idefics 3 and SmolVLM: tiles of one size; a token is a block of patches."""
+
+    names = ("pixels",)
+    places: torch.Tensor  # of each patch, its row in the table of positions
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.vision_model: Any = AutoModel.from_config(config.vision_config)
+        self.connector: Any = Idefics3Connector(config)
+
+    def make_plain(self) -> None:
+        """Rows and columns are those that transformers finds in fractions of a side, rounding included."""
+        side = self.vision.image_size // self.vision.patch_size
+        bounds = torch.arange(1 / side, 1.0, 1 / side)
+        fractions = torch.arange(side, dtype=torch.float32) * (1.0 / torch.tensor(side))
+        found = torch.bucketize(fractions.clamp(max=1.0 - 1e-6), bounds, right=True)
+        self.places = (found[:, None] * side + found).flatten()
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        (pixels,) = inputs
+        tower, merge = self.vision_model, self.config.scale_factor
+        hidden = tower.embeddings.patch_embedding(pixels).flatten(2).transpose(1, 2)
+        hidden = hidden + tower.embeddings.position_embedding(self.places)
+        hidden = tower.post_layernorm(tower.encoder(hidden, attention_mask=None).last_hidden_state)
+        side, size = math.isqrt(self.places.numel()) // merge, self.vision.hidden_size
+        blocks = hidden.reshape(side, merge, side, merge, size).transpose(1, 2).reshape(side**2, merge**2 * size)
+        features: torch.Tensor = self.connector.modality_projection(blocks)
+        return features
+
+    def example(self, num_rows: int, num_columns: int) -> Mapping[str, torch.Tensor]:
+        side = self.vision.image_size
+        return {"pixels": drawn(1, self.vision.num_channels, side, side)}
+
+
 class Siglip2Tower(Tower):
     """Of LFM2-VL: positions from a table, resized: one row of weights for each patch."""
 
@@ -310,4 +347,6 @@ TOWERS: Mapping[str, type[Tower]] = {  # by model_type of the whole
     "lfm2_vl": Siglip2Tower,
     "gemma3": SiglipTower,
     "gemma4": Gemma4Tower,
+    "smolvlm": Idefics3Tower,
+    "idefics3": Idefics3Tower,
 }

@@ -51,6 +51,9 @@ _QWEN3_VL = ImageFamily(
     "qwen3_vl_vision", ("visual",), ("qwen3_vl", "qwen3_vl_moe", "qwen3_vl_moe_vision"), sections=(24, 20, 20)
 )
 _WITH_PROJECTOR = ("multi_modal_projector", "vision_tower")
+_CONNECTED = ("connector", "vision_model")
+_WITH_SCALE = ("scale_factor",)
+_OLDER = ("siglip_vision_model", "smolvlm", "idefics3")
 FAMILIES = {  # by model_type of the whole; how each computes is in `images.towers`
     "qwen3_5": _QWEN3_5,
     "qwen3_5_moe": _QWEN3_5,
@@ -76,6 +79,8 @@ FAMILIES = {  # by model_type of the whole; how each computes is in `images.towe
     "gemma3": ImageFamily(
         "siglip_vision_model", _WITH_PROJECTOR, keys=("mm_tokens_per_image",), sees_whole_image="all"
     ),
+    "smolvlm": ImageFamily("smolvlm_vision", _CONNECTED, _OLDER, _WITH_SCALE),
+    "idefics3": ImageFamily("idefics3_vision", _CONNECTED, _OLDER, _WITH_SCALE),
     "gemma4": ImageFamily("gemma4_vision", ("embed_vision", "vision_tower"), sees_whole_image="sliding"),
 }
 

@@ -18,13 +18,17 @@ _TEXT_TYPES = {  # by model_type of the whole: those of the text model that can 
     "qwen3_vl": ("qwen3_vl_text",),
     "qwen3_vl_moe": ("qwen3_vl_moe_text",),
     "qwen2_5_vl": ("qwen2_5_vl_text",),
+    **dict.fromkeys(("smolvlm", "idefics3"), ("llama",)),
 }
 _SAME = {  # what these compute of texts, and are exported as
     "qwen3_vl_text": "qwen3",
     "qwen3_vl_moe_text": "qwen3_moe",
     "qwen2_5_vl_text": "qwen2",
 }
-_NAMES = ("Mistral3", "Gemma3", "Qwen3_5", "Gemma4", "Qwen3_5Moe", "Lfm2Vl", "Qwen3VL", "Qwen3VLMoe", "Qwen2_5_VL")
+_NAMES = (
+    *("Mistral3", "Gemma3", "Qwen3_5", "Gemma4", "Qwen3_5Moe", "Lfm2Vl", "Qwen3VL", "Qwen3VLMoe", "Qwen2_5_VL"),
+    *("SmolVLM", "Idefics3"),
+)
 _CLASSES = tuple(f"{name}ForConditionalGeneration" for name in _NAMES)
 _IMAGE_KEYS = (  # of config.json, of sounds too
     *("vision_config", "image_token_index", "image_token_id", "boi_token_index", "boi_token_id", "eoi_token_index"),
@@ -35,7 +39,7 @@ _IMAGE_KEYS = (  # of config.json, of sounds too
     *("vision_soft_tokens_per_image", "language_model_only"),
     *("downsample_factor", "projector_hidden_size", "projector_bias", "projector_use_layernorm", "encoder_patch_size"),
     *("do_image_splitting", "min_tiles", "max_tiles", "tile_size", "use_thumbnail", "use_image_special_tokens"),
-    *("min_image_tokens", "max_image_tokens", "max_pixels_tolerance", "max_num_patches"),
+    *("min_image_tokens", "max_image_tokens", "max_pixels_tolerance", "max_num_patches", "scale_factor"),
 )
 _SUPPOSED: dict[
     str, dict[str, Any]
@@ -50,6 +54,9 @@ _SUPPOSED: dict[
 }
 _BASES = {"qwen3_vl_text": 5e5, "qwen3_vl_moe_text": 5e5, "qwen2_5_vl_text": 1e6}  # supposed in the same way
 _AXES = ("mrope_section", "mrope_interleaved")  # by which angles of images differ from those of texts
+# SmolVLM and Idefics 3 have these in text_config: what its projector reads, and an older one, which they do not use.
+_IMAGE_KEYS_WITHIN = ("pixel_shuffle_factor", "perceiver_config")
+_UNTIED = ("smolvlm", "idefics3")  # whose class supposes a head of its own, whatever text_config says
 _OF_BOTH = (  # keys that stand beside text_config and are about the text model too
     *("dtype", "torch_dtype", "bos_token_id", "eos_token_id"),
     *("quantization_config", "compression_config", "quantization"),
@@ -58,10 +65,11 @@ _TEXT_PREFIXES = {  # transformers 4 and the hub have the first, modules of tran
     "language_model.model.": "model.",
     "model.language_model.": "model.",
     "language_model.lm_head.": "lm_head.",
+    "model.text_model.": "model.",
 }
 _IMAGE_MODULES = (  # and those of sounds
     *("vision_tower", "multi_modal_projector", "visual"),
-    *("embed_vision", "audio_tower", "embed_audio"),
+    *("embed_vision", "audio_tower", "embed_audio", "vision_model", "connector"),
 )
 _LATER_MODULE = "mtp"  # layers that guess later tokens, which answers do not need
 _WITH_LATER_TOKENS = ("qwen3_5_text", "qwen3_5_moe_text")  # model types whose folders may have them
@@ -87,8 +95,10 @@ def text_config_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
     _check_class(config)
     _check_keys(config, text)
     is_tied = bool(text.get("tie_word_embeddings") or config.get("tie_word_embeddings", True))
+    if model_type in _UNTIED:
+        is_tied = bool(config.get("tie_word_embeddings"))
     beside = {key: config[key] for key in _OF_BOTH if config.get(key) is not None}
-    own = {key: value for key, value in text.items() if key != "architectures"}
+    own = {key: value for key, value in text.items() if key not in ("architectures", *_IMAGE_KEYS_WITHIN)}
     own = {**_SUPPOSED.get(text_type, {}), **own, **beside, "tie_word_embeddings": is_tied}
     return _of_texts(own, text_type) if text_type in _SAME else own
 

@@ -46,6 +46,12 @@ GEMMA4_VISION = {
     **{"num_key_value_heads": 2, "head_dim": 16, "position_embedding_size": 64, "standardize": True},
     "use_clipped_linears": True,
 }
+_SMOLVLM_VISION = {
+    **{"hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 2},
+    **{"size": {"longest_edge": 48}, "use_base_siglip": False, "tie_word_embeddings": False},  # as makers write
+}
+SMOLVLM_VISION = {**_SMOLVLM_VISION, "image_size": 24, "patch_size": 4, "max_image_size": {"longest_edge": 24}}
+IDEFICS3_VISION = {**_SMOLVLM_VISION, "image_size": 50, "patch_size": 2}  # of 25 patches transformers sees some twice
 _QWEN_PROCESSOR = {"patch_size": 4, "size": {"shortest_edge": 256, "longest_edge": 4096}}
 
 
@@ -121,6 +127,14 @@ def _siglip2_inputs(rows: int, columns: int, seed: int) -> tuple[Inputs, dict[st
 def _siglip_inputs(rows: int, columns: int, seed: int) -> tuple[Inputs, dict[str, Any]]:
     pixels = torch.randn(1, 3, 24, 24, generator=torch.Generator().manual_seed(seed))
     return {"pixels": pixels.numpy()}, {"pixel_values": pixels}
+
+
+def _tile_inputs(side: int) -> Callable[[int, int, int], tuple[Inputs, dict[str, Any]]]:
+    def inputs(rows: int, columns: int, seed: int) -> tuple[Inputs, dict[str, Any]]:
+        pixels = torch.randn(1, 1, 3, side, side, generator=torch.Generator().manual_seed(seed))
+        return {"pixels": pixels[0].numpy()}, {"pixel_values": pixels}
+
+    return inputs
 
 
 def _gemma4_inputs(rows: int, columns: int, seed: int) -> tuple[Inputs, dict[str, Any]]:
@@ -207,11 +221,26 @@ EYES = {  # by model_type of the whole, and what is behind a "-"
         kinds="mm_token_type_ids",
     ),
 }
+_OF_SMOLVLM = {"pixel_shuffle_factor": 3, "qk_layer_norms": False, "use_resampler": False, "perceiver_config": {}}
+EYES["smolvlm"] = Eyes(
+    "llama",
+    {"vision_config": SMOLVLM_VISION, "scale_factor": 3},
+    {"size": {"longest_edge": 48}, "max_image_size": {"longest_edge": 24}},
+    _tile_inputs(24),
+    text_keys=_OF_SMOLVLM,
+)
+EYES["idefics3"] = Eyes(
+    "llama",
+    {"vision_config": IDEFICS3_VISION, "scale_factor": 25},
+    {"size": {"longest_edge": 100}, "max_image_size": {"longest_edge": 50}},
+    _tile_inputs(50),
+)
 EYES["gemma4-whole"] = replace(
     EYES["gemma4"], text_keys={"use_bidirectional_attention": "vision"}, sees_whole_image="sliding"
 )
 
-KINDS = [pytest.param(name, marks=pytest.mark.long) if name.endswith("moe") else name for name in EYES]  # of tests
+_LONG = ("qwen3_5_moe", "qwen3_vl_moe", "idefics3")  # whose eyes are those of others
+KINDS = [pytest.param(name, marks=pytest.mark.long) if name in _LONG else name for name in EYES]  # of tests
 
 
 def build_seeing_model(name: str, folder: Path, **text_keys: Any) -> Path:
@@ -233,14 +262,15 @@ def build_seeing_model(name: str, folder: Path, **text_keys: Any) -> Path:
     whole = AutoModelForImageTextToText.from_config(config)
     with torch.no_grad():
         for part, parameter in whole.named_parameters():
-            if "language_model" not in part:
+            if "language_model" not in part and "text_model" not in part:
                 parameter.add_(0.2 * torch.randn_like(parameter))
         for part, buffer in whole.named_buffers():
             if part.endswith(("_min", "_max")):  # between which Gemma 4 clips
                 buffer.fill_(1.5 if part.endswith("_max") else -1.5)
             if "std_" in part:
                 buffer.copy_(0.5 + torch.rand_like(buffer))
-    whole.model.language_model.load_state_dict(text.model.state_dict())
+    inner = whole.model.text_model if hasattr(whole.model, "text_model") else whole.model.language_model
+    inner.load_state_dict(text.model.state_dict())
     whole.lm_head.load_state_dict(text.lm_head.state_dict())
     whole.save_pretrained(folder)
     build_tiny_tokenizer(folder)

@@ -12,8 +12,15 @@ import pytest
 import torch
 from click.testing import CliRunner
 from PIL import Image
-from transformers import AutoModelForImageTextToText, PreTrainedTokenizerFast, Qwen3VLProcessor
+from transformers import (
+    AutoModelForImageTextToText,
+    Idefics3ImageProcessorPil,
+    Idefics3Processor,
+    PreTrainedTokenizerFast,
+    Qwen3VLProcessor,
+)
 
+from models.train_shapes import TEMPLATE as SMOLVLM_TEMPLATE
 from reader_edge.cli import main
 from reader_edge.models.model_source import draft_notice
 from reader_edge.verify import variants
@@ -44,9 +51,17 @@ MARKS = {  # what stands for a token of an image, and what a template writes
     "lfm2_vl": ("<image>", "<image>"),
     "gemma3": ("<image_soft_token>", "<start_of_image>"),
     "gemma4": ("<|image|>", "<|image|>"),
+    **dict.fromkeys(("smolvlm", "idefics3"), ("<image>", "<image>")),
 }
 QWEN = ("<|image_pad|>", "<|image_pad|>")
-BESIDE = ("[IMG_BREAK]", "[IMG_END]", "<start_of_image>", "<end_of_image>", "<|image>", "<image|>")
+BESIDE = (
+    *("[IMG_BREAK]", "[IMG_END]", "<start_of_image>", "<end_of_image>", "<|image>", "<image|>", "<global-img>"),
+    *(
+        "<fake_token_around_image>",
+        "<end_of_utterance>",
+        *(f"<row_{row}_col_{column}>" for row in (1, 2) for column in (1, 2)),
+    ),
+)
 TEMPLATE = (
     "{%% for message in messages %%}{%% if message.content is string %%}{{ message.content }}"
     "{%% else %%}{%% for part in message.content %%}{%% if part.type == 'image' %%}<v>%s</v>{%% else %%}{{ part.text }}"
@@ -62,6 +77,7 @@ def question(*images: Image.Image) -> Encodable:
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Path]]:
     """The folder of a tiny model that sees, and its package, by model_type."""
+    KernelLoader.shared().wait()  # until then nothing is drafted
     made: dict[str, tuple[Path, Path]] = {}
 
     def folders(name: str) -> tuple[Path, Path]:
@@ -71,7 +87,8 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[
             placeholder, mark = MARKS.get(name.partition("-")[0], QWEN)
             key = "image_token_index" if "image_token_index" in EYES[name].keys else "image_token_id"
             change_config(folder, **{key: add_tokens(folder / "tokenizer.json", (*BESIDE, placeholder))})
-            (folder / "chat_template.jinja").write_text(TEMPLATE % mark)
+            own = SMOLVLM_TEMPLATE if mark == "<image>" else TEMPLATE % mark
+            (folder / "chat_template.jinja").write_text(own)
             export_model(folder, out, ExportOptions("fp32", check="none"))
             made[name] = folder, out
         return made[name]
@@ -129,8 +146,12 @@ def test_beside_images_a_speculator_is_silent_and_retrieval_drafts_the_plain_ans
     assert all(result.stats.num_accepted_tokens for result in results[3:])
 
 
-def test_logits_behind_images_are_those_of_transformers(exported: Callable[[str], tuple[Path, Path]]) -> None:
-    folder, package = exported("qwen3_5")
+@pytest.mark.parametrize("name", ["qwen3_5", "smolvlm"])
+def test_logits_behind_images_are_those_of_transformers(
+    name: str, exported: Callable[[str], tuple[Path, Path]]
+) -> None:
+    """Of whole images, and of tiles."""
+    folder, package = exported(name)
     logits: list[Float32Array] = []
 
     def keep(_: Request, row: Float32Array) -> None:
@@ -143,24 +164,46 @@ def test_logits_behind_images_are_those_of_transformers(exported: Callable[[str]
     assert images is not None
     whole = AutoModelForImageTextToText.from_pretrained(folder, attn_implementation="eager").eval()
     text = torch.tensor([[*prompt, *answer.token_ids]])
-    pixels, grids = _pixels(images.rules)
+    given = _pixels(images.rules)
+    if name == "qwen3_5":
+        given["mm_token_type_ids"] = (text == images.token_id).long()
     with torch.no_grad():
-        wanted = whole(
-            input_ids=text,
-            pixel_values=pixels,
-            image_grid_thw=grids,
-            mm_token_type_ids=(text == images.token_id).long(),
-            use_cache=False,
-        ).logits[0, len(prompt) - 1 : -1]
+        wanted = whole(input_ids=text, use_cache=False, **given).logits[0, len(prompt) - 1 : -1]
     np.testing.assert_allclose(np.stack(logits), wanted.numpy(), atol=1e-5 * float(wanted.abs().max()) + 1e-5)
 
 
-def _pixels(rules: ImageRules) -> tuple[torch.Tensor, torch.Tensor]:
-    """Patches, and rows and columns of them, as transformers takes them."""
+def _pixels(rules: ImageRules) -> dict[str, torch.Tensor]:
+    """Tiles, or patches with rows and columns of them, as transformers takes them."""
     parts = [part for image in (CAT, DOG) for part in prepare(np.asarray(image), rules)]
+    if "pixels" in parts[0].inputs:
+        return {"pixel_values": torch.from_numpy(np.concatenate([part.inputs["pixels"] for part in parts])[None])}
     patches = np.concatenate([part.inputs["patches"] for part in parts])
     sides = [[1, *(rules.merge_size * side for side in part.grid)] for part in parts]
-    return torch.from_numpy(patches), torch.tensor(sides)
+    return {"pixel_values": torch.from_numpy(patches), "image_grid_thw": torch.tensor(sides)}
+
+
+def test_a_prompt_with_images_has_the_ids_of_transformers_own_processor(
+    exported: Callable[[str], tuple[Path, Path]],
+) -> None:
+    """With the template of SmolVLM's makers, which knows contents of parts alone."""
+    folder, package = exported("smolvlm")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+    settings = json.loads((folder / "preprocessor_config.json").read_text("utf-8"))
+    processor = Idefics3Processor(
+        Idefics3ImageProcessorPil(**settings), tokenizer, image_seq_len=4, chat_template=SMOLVLM_TEMPLATE
+    )
+    parts = [{"type": "image"}, {"type": "text", "text": "the cat"}, {"type": "image"}]
+    answer = {"role": "assistant", "content": [{"type": "text", "text": "tides"}]}
+    messages: list[Any] = [{"role": "user", "content": parts}, answer, {"role": "user", "content": parts[1:2]}]
+    text = processor.apply_chat_template(messages, add_generation_prompt=True)
+    expected = processor(text=[text], images=[[CAT, DOG]])["input_ids"][0]
+    with Engine.load(package, EngineConfig(is_calibrated=False)) as engine:
+        images = engine.package.manifest.images
+        assert images is not None
+        prompt = Conversation([*messages[:2], {"role": "user", "content": "the cat"}], images=[CAT, DOG])
+        found = engine.encode_prompt(prompt)
+    assert found == expected
+    assert found.count(images.token_id) == 4 * ((4 + 1) + (2 + 1))
 
 
 VERIFY = ("verify", "--json", "--minutes", "0", "-n", "7")

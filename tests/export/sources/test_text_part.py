@@ -22,7 +22,7 @@ from tests.tiny_models import build_tiny_model, build_tiny_tokenizer, change_con
 WHOLE = {  # by the text model's type
     **{"ministral3": "mistral3", "mistral": "mistral3", "gemma3_text": "gemma3", "qwen3_5_text": "qwen3_5"},
     "gemma4_text": "gemma4",
-    "qwen3_5_moe_text": "qwen3_5_moe",
+    **{"qwen3_5_moe_text": "qwen3_5_moe", "llama": "smolvlm"},
     **{"qwen3": "qwen3_vl", "qwen2": "qwen2_5_vl", "qwen3_moe": "qwen3_vl_moe"},
 }
 AXES = {  # of text_config, whose model computes of texts what the named one does
@@ -54,7 +54,8 @@ def whole_of(text: Path, folder: Path, **changes: Any) -> Path:
         tie_word_embeddings=model.config.tie_word_embeddings,
     )
     whole = AutoModelForImageTextToText.from_config(config)
-    whole.model.language_model.load_state_dict(model.model.state_dict())
+    inner = whole.model.text_model if hasattr(whole.model, "text_model") else whole.model.language_model
+    inner.load_state_dict(model.model.state_dict())
     whole.lm_head.load_state_dict(model.lm_head.state_dict())
     whole.save_pretrained(folder)
     build_tiny_tokenizer(folder)
@@ -81,6 +82,7 @@ def test_a_model_of_images_is_its_text_model(name: str, tiny_model: TinyModel, t
         "qwen3_5_moe_text": ("visual",),
         "gemma4_text": ("embed_vision", "vision_tower"),
         **dict.fromkeys(AXES, ("visual",)),
+        "llama": ("connector", "vision_model"),
     }
     others = own.get(text_type, ("multi_modal_projector", "vision_tower"))
     assert (source.architecture, source.left_out) == (text_type, others)
@@ -113,6 +115,13 @@ def test_a_head_of_its_own_is_read_under_either_name(tmp_path: Path) -> None:
     head = "language_model.lm_head.weight"
     other = {head: "lm_head.weight", "lm_head.weight": head}
     assert torch.equal(logits(renamed(folder, lambda name: other.get(name, name))), expected)
+
+
+def test_a_head_of_smolvlm_is_its_own_whatever_its_text_model_says(tmp_path: Path) -> None:
+    text = build_tiny_model("llama", tmp_path / "text", tie_word_embeddings=False)
+    folder = whole_of(text, tmp_path / "whole", tie_word_embeddings=...)
+    change_config(folder, text_config=json.loads((text / "config.json").read_text()) | {"tie_word_embeddings": True})
+    assert torch.equal(logits(folder), logits(text))
 
 
 def test_the_report_tells_what_was_left_out(tiny_model: TinyModel, tmp_path: Path) -> None:
@@ -187,6 +196,17 @@ def test_keys_beside_vision_config_are_those_of_qwen_2_5_vl_s_text_model(tiny_mo
     path.write_text(json.dumps({**text, **whole, "whitening": 1}))
     with pytest.raises(ReaderEdgeError, match="'whitening' to 1"):
         find_source(folder, None)
+
+
+def test_what_makers_of_smolvlm_leave_in_its_config_is_taken(tiny_model: TinyModel, tmp_path: Path) -> None:
+    text = json.loads((tiny_model("llama") / "config.json").read_text())
+    idle = {"use_resampler": False, "qk_layer_norms": False, "pixel_shuffle_factor": 4, "perceiver_config": {}}
+    idle |= {"_flash_attn_2_enabled": True, "is_llama_config": True, "neftune_noise_alpha": 0.0}
+    beside = {"use_reentrant_checkpointing": False, "vocab_size": 320, "hidden_size": 64, "pad_token_id": 2}
+    find_source(whole_of(tiny_model("llama"), tmp_path / "whole", text_config=text | idle, **beside), None)
+    change_config(tmp_path / "whole", text_config=text | {"use_resampler": True})
+    with pytest.raises(ReaderEdgeError, match="'use_resampler' to True"):
+        find_source(tmp_path / "whole", None)
 
 
 def test_what_makers_of_gemma_3_leave_out_is_what_its_class_supposes() -> None:

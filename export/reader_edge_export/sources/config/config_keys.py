@@ -35,6 +35,8 @@ _QWEN_VISION = frozenset(
     {"depth", "hidden_size", "hidden_act", "intermediate_size", "num_heads", "in_channels", "patch_size"}
     | {"spatial_merge_size", "temporal_patch_size", "out_hidden_size", "rope_parameters"}
 )
+_SMOLVLM_VISION = _TOWER | {"image_size", "layer_norm_eps"}
+_SMOLVLM_VISION |= {"size", "max_image_size", "use_base_siglip", "tie_word_embeddings"}  # which change nothing
 READ: dict[str, frozenset[str]] = {  # by model_type: the keys that say what is computed
     "llama": _RMS | {"attention_bias", "mlp_bias"},
     "mistral": _RMS | {"sliding_window"},
@@ -98,6 +100,7 @@ READ: dict[str, frozenset[str]] = {  # by model_type: the keys that say what is 
     | {"max_position_embeddings", "pooling_kernel_size", "position_embedding_size", "use_clipped_linears"}
     | {"standardize", "default_output_length", "global_head_dim"},  # of which the last two change nothing
     "siglip_vision_model": _TOWER | {"image_size", "layer_norm_eps", "vision_use_head"},
+    **dict.fromkeys(("smolvlm_vision", "idefics3_vision"), _SMOLVLM_VISION),
     "siglip2_vision_model": _TOWER | {"num_patches", "layer_norm_eps", "vision_use_head"},
     "lfm2_moe": _LFM2
     | _EXPERTS
@@ -122,7 +125,7 @@ HARMLESS = frozenset(
     | {"ignore_index", "init_std", "router_aux_loss_coef", "gradient_checkpointing_kwargs", "label_smoothing"}
     | {"tf_legacy_loss", "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type"}
     | {"summary_use_proj", "summary_last_dropout", "use_bfloat16", "initializer_factor", "mup_initializer_range"}
-    | {"init_method", "router_aux_loss_coef", "block_mlp_init_scale"}
+    | {"init_method", "router_aux_loss_coef", "block_mlp_init_scale", "use_reentrant_checkpointing"}
     | {"block_out_init_scale", "block_use_xavier_init", "conv_use_xavier_init"}
     # how it is run
     | {"use_cache", "cache_implementation", "_attn_implementation", "_attn_implementation_autoset"}
@@ -139,7 +142,7 @@ HARMLESS = frozenset(
     | {"eos_token_ids", "sep_token", "cls_token", "mask_token", "min_p", "min_new_tokens", "encoder_repetition_penalty"}
     | {"epsilon_cutoff", "eta_cutoff", "renormalize_logits", "penalty_alpha", "guidance_scale", "stop_strings"}
     | {"assistant_confidence_threshold", "assistant_lookbehind", "target_lookbehind", "num_assistant_tokens"}
-    | {"num_assistant_tokens_schedule"}
+    | {"num_assistant_tokens_schedule", "_pad_token_id"}
     | {f"{name}_token_id" for name in ("bos", "eos", "pad", "sep", "cls", "mask", "unk", "decoder_start")}
     | {"forced_bos_token_id", "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens", "bad_words_ids"}
     | {"max_length", "max_new_tokens", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups"}
@@ -162,7 +165,7 @@ _INERT: dict[str, tuple[object, ...]] = {
     **dict.fromkeys(("use_pos_enc", "block_use_swiglu"), (True,)),
     **dict.fromkeys(("embedding_multiplier", "residual_multiplier", "logits_scaling", "logit_scale"), (1,)),
     **dict.fromkeys(("partial_rotary_factor", "rotary_pct", "interpolate_factor", "full_attn_mod"), (1,)),
-    **dict.fromkeys(("lm_head_bias", "qkv_bias"), (False,)),
+    **dict.fromkeys(("lm_head_bias", "qkv_bias", "qk_layer_norms", "use_resampler"), (False,)),
     **dict.fromkeys(("num_experts", "num_local_experts", "n_shared_experts", "num_nextn_predict_layers"), (0,)),
     **dict.fromkeys(("attention_multiplier", "lm_head_multiplier", "scale_emb"), (1,)),
     **dict.fromkeys(("num_experts_per_tok", "first_k_dense_replace", "mtp_num_hidden_layers"), (0,)),

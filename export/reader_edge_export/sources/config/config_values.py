@@ -107,7 +107,8 @@ _KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
     **dict.fromkeys(("num_channels", "image_size", "num_patches", "window_size", "tokens_per_second"), _COUNT),
     **dict.fromkeys(("deepstack_visual_indexes", "fullatt_block_indexes"), _INDICES),
     **dict.fromkeys(("pooling_kernel_size", "position_embedding_size", "default_output_length"), _COUNT),
-    **dict.fromkeys(("vision_use_head", "use_clipped_linears", "standardize"), _FLAG),
+    **dict.fromkeys(("vision_use_head", "use_clipped_linears", "standardize", "use_base_siglip"), _FLAG),
+    **dict.fromkeys(("size", "max_image_size"), _OBJECT),
 }
 _OWN_KINDS: dict[tuple[str, str], tuple[str, Callable[[object], bool]]] = {  # of a model type alone
     ("exaone4", "sliding_window_pattern"): (
