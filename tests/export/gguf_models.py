@@ -188,12 +188,13 @@ def write_model(
     values: Mapping[str, Any] | None = None,
     tensors: Mapping[str, Array] | None = None,
     kinds: Mapping[str, gguf.GGMLQuantizationType] | None = None,
+    architecture: str = "",
 ) -> Path:
     """Write a model with the tokenizer of its folder. path: of the file, or a folder for it. kind: of its matrices,
-    kinds: of some. values, tensors: added, or in place.
+    kinds: of some. values, tensors: added, or in place. architecture: of the file, where it is not the usual one.
     """
     config = model.config
-    architecture = _architecture(config)
+    architecture = architecture or _architecture(config)
     vocabulary = byte_level(Tokenizer.from_file(f"{model.name_or_path}/tokenizer.json"), "gpt-2", config.vocab_size)
     special = {"tokenizer.ggml.bos_token_id": 0, "tokenizer.ggml.eos_token_id": 1}
     own = {f"{architecture}.{key}": value for key, value in gguf_values(config).items()}

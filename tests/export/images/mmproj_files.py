@@ -18,10 +18,22 @@ from tests.seeing_engine import add_tokens
 
 _PLACEHOLDERS = {
     **{"mistral3": "[IMG]", "lfm2_vl": "<image>", "gemma3": "<image_soft_token>", "gemma4": "<|image|>"},
-    **dict.fromkeys(("qwen3_5", "qwen3_5_moe"), "<|image_pad|>"),
+    **dict.fromkeys(("qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe", "qwen2_5_vl"), "<|image_pad|>"),
 }
+_ARCHITECTURES = {
+    "qwen3_vl": "qwen3vl",
+    "qwen3_vl_moe": "qwen3vlmoe",
+    "qwen2_5_vl": "qwen2vl",
+}  # of texts alone, others
 _OTHER_TOKENS = ("[IMG_BREAK]", "[IMG_END]", "<start_of_image>", "<end_of_image>", "<|image>", "<image|>")
-_MERGER = {"linear_fc1": "mm.0", "linear_fc2": "mm.2", "norm": "v.post_ln"}
+_MERGER = {
+    "linear_fc1": "mm.0",
+    "linear_fc2": "mm.2",
+    "norm": "v.post_ln",
+    "ln_q": "v.post_ln",
+    "0": "mm.0",
+    "2": "mm.2",
+}
 _SCALARS = ("input_max", "input_min", "output_max", "output_min")
 _OWN_KEYS = {  # of text models that files can tell from others of the family
     "gemma4-whole": {"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, "use_double_wide_mlp": False}
@@ -47,6 +59,10 @@ def build_files(name: str, folder: Path, kind: gguf.GGMLQuantizationType = F32) 
     files.mkdir()
     write_mmproj(whole, files / "mmproj.gguf", kind)
     pad = {"tokenizer.ggml.padding_token_id": text.config.pad_token_id}
+    if (architecture := _ARCHITECTURES.get(name)) is not None:
+        sections = {f"{architecture}.rope.dimension_sections": [*EYES[name].rope["mrope_section"], 0]}
+        own = sections | ({f"{architecture}.n_deepstack_layers": 2} if "3" in architecture else {})
+        return whole, write_model(text, files / "model.gguf", kind, pad | own, architecture=architecture)
     return whole, write_model(text, files / "model.gguf", kind, pad)
 
 
@@ -56,7 +72,8 @@ def write_mmproj(folder: Path, path: Path, kind: gguf.GGMLQuantizationType = F32
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, 4)
     tensors: dict[str, Array] = {}
     for name, weight in load_file(folder / "model.safetensors").items():
-        if "language_model" not in name and "lm_head" not in name:
+        is_of_text = name.startswith(("model.layers.", "model.embed_tokens.", "model.norm.", "lm_head."))
+        if "language_model" not in name and not is_of_text:
             tensors |= _tensors(config, names, name, weight)
     vision = config.vision_config
     own = {
@@ -83,6 +100,15 @@ def _tensors(config: Any, names: gguf.TensorNameMap, name: str, weight: Array) -
     if name.startswith("visual.merger."):
         module, ending = name.split(".")[-2:]
         return {f"{_MERGER[module]}.{ending}": weight}
+    if name.startswith("visual.deepstack_merger_list."):
+        number, module, ending = name.split(".")[2:]
+        layer = config.vision_config.deepstack_visual_indexes[int(number)]
+        return {f"v.deepstack.{layer}.{module.removeprefix('linear_')}.{ending}": weight}
+    if config.model_type == "qwen2_5_vl" and ".attn.qkv." in name:
+        layer, ending = name.split(".")[2], name.split(".")[-1]
+        return {
+            f"v.blk.{layer}.attn_{part}.{ending}": each for part, each in zip("qkv", np.split(weight, 3), strict=True)
+        }
     if weight.ndim == 5:
         return {f"v.patch_embd.weight{end}": weight[:, :, n].copy() for n, end in enumerate(("", ".1"))}
     if config.model_type == "mistral3" and name.endswith(("q_proj.weight", "k_proj.weight")):
@@ -115,7 +141,21 @@ def _qwen(config: Any) -> Values:
         "clip.vision.image_size": int(vision.num_position_embeddings**0.5 * vision.patch_size),
         "clip.vision.spatial_merge_size": vision.spatial_merge_size,
         "clip.vision.attention.layer_norm_epsilon": 1e-6,
-        "clip.vision.is_deepstack_layers": [False] * vision.depth,
+        "clip.vision.is_deepstack_layers": [
+            layer in getattr(vision, "deepstack_visual_indexes", ()) for layer in range(vision.depth)
+        ],
+    }
+
+
+def _qwen2_5(config: Any) -> Values:
+    vision = config.vision_config
+    return {
+        "clip.projector_type": "qwen2.5vl_merger",
+        "clip.use_silu": True,
+        "clip.vision.image_size": 560,
+        "clip.vision.attention.layer_norm_epsilon": 1e-6,
+        "clip.vision.n_wa_pattern": vision.fullatt_block_indexes[0] + 1,
+        "clip.vision.window_size": vision.window_size,  # which no converter writes; it is 112 for all
     }
 
 
@@ -165,6 +205,7 @@ def _gemma4(config: Any) -> Values:
 
 
 _VALUES: dict[str, Callable[[Any], Values]] = {
-    **dict.fromkeys(("qwen3_5", "qwen3_5_moe"), _qwen),
+    **dict.fromkeys(("qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe"), _qwen),
+    "qwen2_5_vl": _qwen2_5,
     **{"mistral3": _pixtral, "lfm2_vl": _lfm2, "gemma3": _gemma3, "gemma4": _gemma4},
 }

@@ -82,7 +82,7 @@ def test_a_package_of_two_files_sees_what_the_folder_s_model_sees(
 
 
 @pytest.mark.parametrize("kind", [KINDS.F16, KINDS.BF16, KINDS.Q8_0])
-@pytest.mark.parametrize("name", ["qwen3_5", "mistral3", "gemma3", "gemma4"])
+@pytest.mark.parametrize("name", ["qwen3_5", "mistral3", "gemma3", "gemma4", "qwen2_5_vl"])
 def test_matrices_of_other_types_have_the_file_s_values(
     name: str, kind: gguf.GGMLQuantizationType, files: Callable[[str], Files], tmp_path: Path
 ) -> None:
@@ -157,7 +157,8 @@ def test_a_model_that_reads_texts_alone_goes_by_what_lies_beside_it(model: Path)
         ({"clip.vision.attention.layer_norm_epsilon": 1e-3}, {}, "epsilon of 0.001, where towers of its kind have"),
         ({"clip.use_gelu": False}, {}, "bends values by nothing known, not by gelu"),
         ({"clip.use_silu": True}, {}, "bends values by gelu and silu"),
-        ({"clip.vision.is_deepstack_layers": [True, False]}, {}, "deepstack"),
+        ({"clip.vision.is_deepstack_layers": [False] * 3}, {}, "tells of 3 layers whether"),
+        ({}, {"v.deepstack.0.fc1.bias": np.ones(32, "f4")}, "the tensor 'v.deepstack.0.fc1.bias', for which"),
         ({"clip.vision.feature_layer": [1]}, {}, "sets 'clip.vision.feature_layer'"),
         ({}, {"v.position_embd.weight": None}, "has no such tensor for v.position_embd.weight"),
         ({}, {"v.position_embd.weight": np.zeros((60, 32), np.float32)}, "60 positions, which is no square"),

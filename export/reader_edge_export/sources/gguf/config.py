@@ -43,6 +43,7 @@ _IGNORED = (  # say nothing about the mathematics of a text
     # Of angles, which are one and the same for all axes of images in a text; how a text tells where images are.
     *("mrope_sections", "rope.mrope_section", "rope.dimension_sections", "rope.mrope_interleaved"),
     *("image_token_id", "image_token_index", "vision_start_token_id", "vision_end_token_id", "spatial_merge_size"),
+    "n_deepstack_layers",
 )
 _INERT = {  # values of keys that change nothing where they are written
     "attention.clamp_kqv": 0,
@@ -258,6 +259,8 @@ _MODELS: dict[str, tuple[str, Callable[[GgufFile, Metadata], Config]]] = {  # by
     "mistral3": ("ministral3", _mistral3),
     "qwen2": ("qwen2", heads),
     "qwen3": ("qwen3", heads),
+    "qwen2vl": ("qwen2", heads),
+    "qwen3vl": ("qwen3", heads),
     "gemma": ("gemma", heads),
     "gemma2": ("gemma2", gemma2),
     "gemma3": ("gemma3_text", gemma3),
@@ -276,10 +279,11 @@ _MODELS: dict[str, tuple[str, Callable[[GgufFile, Metadata], Config]]] = {  # by
     "lfm2": ("lfm2", lfm2),
     "qwen35": ("qwen3_5_text", qwen35),
     "qwen3moe": ("qwen3_moe", qwen3moe),
+    "qwen3vlmoe": ("qwen3_moe", qwen3moe),
     "gpt-oss": ("gpt_oss", gpt_oss),
     "qwen35moe": ("qwen3_5_moe_text", qwen35moe),
     "lfm2moe": ("lfm2_moe", lfm2moe),
 }
 # Their bases of positions are not 10000, and every converter writes them, but for Ollama's where it found none.
 _WITH_BASE = ("olmo2", "smollm3", "lfm2", "lfm2moe", "gpt-oss")
-_MIXTURES = ("qwen3moe", "gpt-oss", "qwen35moe", "lfm2moe", "granitehybrid", "granitemoe", "gemma4")
+_MIXTURES = ("qwen3moe", "qwen3vlmoe", "gpt-oss", "qwen35moe", "lfm2moe", "granitehybrid", "granitemoe", "gemma4")

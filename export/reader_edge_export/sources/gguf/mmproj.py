@@ -94,10 +94,10 @@ Read = tuple[dict[str, Any], dict[str, Any], dict[str, Any]]  # vision_config, k
 
 def _qwen3(opened: _Opened) -> Read:
     sizes, merge = opened.tower(), opened.size("spatial_merge_size", 2)
-    if opened.values.has("vision.is_deepstack_layers") and any(opened.values.flags("vision.is_deepstack_layers")):
-        raise UnsupportedArchitectureError(
-            f"'{opened.file.path}' gives states of several layers of its tower (deepstack), which cannot be exported."
-        )
+    key = "vision.is_deepstack_layers"
+    deepstack = opened.values.flags(key) if opened.values.has(key) else []
+    if len(deepstack) > sizes["num_hidden_layers"]:
+        raise opened.file.error(f"tells of {len(deepstack)} layers whether texts get their states, and has fewer")
     opened.activation("gelu")
     opened.epsilon(1e-6)
     opened.size("image_size")
@@ -109,10 +109,32 @@ def _qwen3(opened: _Opened) -> Read:
         "spatial_merge_size": merge,
         "out_hidden_size": opened.width,
         "num_position_embeddings": num_positions,
+        "deepstack_visual_indexes": [layer for layer, is_given in enumerate(deepstack) if is_given],
     }
     least, most = opened.size("image_min_pixels", 1 << 16), opened.size("image_max_pixels", 1 << 24)
     rules = {"merge_size": merge, "min_pixels": least, "max_pixels": most}
     rules["position_side"] = opened.side(num_positions, "positions")
+    return vision, {}, {**rules, **opened.channels()}
+
+
+def _qwen2_5(opened: _Opened) -> Read:
+    """Its windows' size stands nowhere: as its makers have it, and llama.cpp."""
+    sizes, merge = opened.tower(), opened.size("spatial_merge_size", 2)
+    opened.activation("silu")
+    opened.epsilon(1e-6)
+    opened.size("image_size")
+    pattern, depth = opened.size("n_wa_pattern"), sizes.pop("num_hidden_layers")
+    vision = {
+        "depth": depth,
+        "num_heads": sizes.pop("num_attention_heads"),
+        **sizes,
+        "spatial_merge_size": merge,
+        "out_hidden_size": opened.width,
+        "window_size": opened.size("window_size", 112),
+        "fullatt_block_indexes": list(range(pattern - 1, depth, pattern)),
+    }
+    least, most = opened.size("image_min_pixels", 3136), opened.size("image_max_pixels", 12845056)
+    rules = {"merge_size": merge, "min_pixels": least, "max_pixels": most, "window_size": vision["window_size"]}
     return vision, {}, {**rules, **opened.channels()}
 
 
@@ -195,7 +217,11 @@ class _Projector:
 
 
 _PROJECTORS = {  # by what files call them
-    "qwen3vl_merger": _Projector({"qwen35": "qwen3_5", "qwen35moe": "qwen3_5_moe"}, "bicubic", _qwen3),
+    "qwen3vl_merger": _Projector(
+        {"qwen35": "qwen3_5", "qwen35moe": "qwen3_5_moe", "qwen3vl": "qwen3_vl", "qwen3vlmoe": "qwen3_vl_moe"},
+        *("bicubic", _qwen3),
+    ),
+    "qwen2.5vl_merger": _Projector({"qwen2vl": "qwen2_5_vl"}, "bicubic", _qwen2_5),
     "pixtral": _Projector({"mistral3": "mistral3", "llama": "mistral3"}, "bicubic", _pixtral),
     "lfm2": _Projector({"lfm2": "lfm2_vl"}, "bilinear", _lfm2),
     "gemma3": _Projector({"gemma3": "gemma3"}, "bilinear", _gemma3),

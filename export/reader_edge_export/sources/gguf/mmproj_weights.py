@@ -32,9 +32,11 @@ _OF_LAYERS = {  # of Qwen, Pixtral, SigLIP and Gemma 4, no two of which call dif
     **{f"mlp.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")},
 }
 _PATCHES = "v.patch_embd"
+_DEEPSTACK = re.compile(r"visual\.deepstack_merger_list\.(\d+)\.(?:linear_)?(\w+)\.(\w+)")
 _OTHERS = {
     **{"visual.patch_embed.proj": _PATCHES, "visual.pos_embed": "v.position_embd", "visual.merger.norm": "v.post_ln"},
     **{"visual.merger.linear_fc1": "mm.0", "visual.merger.linear_fc2": "mm.2"},
+    **{"visual.merger.ln_q": "v.post_ln", "visual.merger.mlp.0": "mm.0", "visual.merger.mlp.2": "mm.2"},
     **{"vision_tower.patch_conv": _PATCHES, "vision_tower.ln_pre": "v.pre_ln"},
     **{f"multi_modal_projector.linear_{number}": f"mm.{number}" for number in (1, 2)},
     **{"multi_modal_projector.norm": "mm.input_norm", "multi_modal_projector.layer_norm": "mm.input_norm"},
@@ -62,6 +64,7 @@ class MmprojWeights(Weights):
         """Raises GgufError where tensors are missing, left over or of another shape, and where memory is short."""
         self._file = file
         self._num_heads = tower.config.vision_config.num_attention_heads
+        self._deepstack = getattr(tower.config.vision_config, "deepstack_visual_indexes", ())
         self._shapes = {name: tuple(parameter.shape) for name, parameter in tower.named_parameters()}
         self._tensors = dict(self._found())
         placed = {tensor.name for tensors in self._tensors.values() for tensor in tensors}
@@ -72,7 +75,9 @@ class MmprojWeights(Weights):
 
     def read(self, name: str) -> Float32Array:
         parts = [self._file.values(tensor.name) for tensor in self._tensors[name]]
-        values = np.stack(parts, 2) if len(parts) > 1 else parts[0]
+        values = parts[0]
+        if len(parts) > 1:
+            values = np.concatenate(parts) if len(parts) == len("qkv") else np.stack(parts, 2)
         if self._is_of_channels_first(name):
             values = values.transpose(0, 2, 3, 1)
         if _PAIRED.fullmatch(name):
@@ -88,11 +93,14 @@ class MmprojWeights(Weights):
         """The tensors of each parameter."""
         is_swapped = self._is_swapped()
         for name, shape in self._shapes.items():
-            stored, wanted = _stored_name(name), shape or (1,)
+            stored, wanted = self._stored_name(name), shape or (1,)
             if is_swapped:
                 stored = re.sub("ffn_up|ffn_down", lambda found: _SWAPPED[found[0]], stored)
             if len(shape) == 5:  # of two moments, which are apart
                 names, wanted = [stored, f"{stored}.1"], (*shape[:2], *shape[3:])
+            elif ".attn_qkv." in stored and stored not in self._file.tensors:  # as those of Qwen2.5-VL are apart
+                names = [stored.replace("_qkv.", f"_{part}.") for part in "qkv"]
+                wanted = shape[0] // 3, *shape[1:]
             else:
                 names = [stored]
             if self._is_of_channels_first(name):
@@ -110,12 +118,21 @@ class MmprojWeights(Weights):
 
     def _is_of_channels_first(self, name: str) -> bool:
         """Whether a matrix that takes patches, (E, rows * columns * 3), is stored as (E, 3, rows, columns)."""
-        return _stored_name(name) == f"{_PATCHES}.weight" and len(self._shapes[name]) == 2
+        return self._stored_name(name) == f"{_PATCHES}.weight" and len(self._shapes[name]) == 2
+
+    def _stored_name(self, name: str) -> str:
+        """By which layer of the tower deepstack's states come from, and else as `_stored_name`."""
+        found = _DEEPSTACK.fullmatch(name)
+        if found is None:
+            return _stored_name(name)
+        number, module, ending = found.groups()
+        return f"v.deepstack.{self._deepstack[int(number)]}.{module}.{ending}"
 
     def _is_swapped(self) -> bool:
         """Whether both matrices of an MLP have each other's names, as converters gave them until May 2025."""
-        name = "vision_tower.encoder.layers.0.mlp.fc2.weight"
-        tensor, shape = self._file.tensors.get("v.blk.0.ffn_down.weight"), self._shapes.get(name, ())
+        names = ("vision_tower.encoder.layers.0.mlp.fc2.weight", "visual.blocks.0.mlp.down_proj.weight")
+        tensor = self._file.tensors.get("v.blk.0.ffn_down.weight")
+        shape = next((self._shapes[name] for name in names if name in self._shapes), ())
         return tensor is not None and tensor.shape == shape[::-1] and tensor.shape != shape
 
 

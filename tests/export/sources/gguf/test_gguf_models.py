@@ -97,6 +97,17 @@ def test_a_ministral_file_without_growing_queries_is_mistral(tmp_path: Path, mon
     check(path, model)
 
 
+@pytest.mark.parametrize(
+    ("model_type", "architecture"), [("qwen2", "qwen2vl"), ("qwen3", "qwen3vl"), ("qwen3_moe", "qwen3vlmoe")]
+)
+def test_files_of_models_of_images_hold_the_texts_model(model_type: str, architecture: str, tmp_path: Path) -> None:
+    model = build_source(model_type, tmp_path / "source")
+    values = {f"{architecture}.rope.dimension_sections": [6, 5, 5, 0], f"{architecture}.n_deepstack_layers": 3}
+    path = write_model(model, tmp_path, values=values, architecture=architecture)
+    assert find_source(path, None).architecture == model_type
+    check(path, model)
+
+
 def test_windowed_layers_of_olmo_3_have_the_base_of_all(tmp_path: Path) -> None:
     model = build_source("olmo3", tmp_path / "source")
     same, other = ({"olmo2.rope.freq_base_swa": base} for base in (1e4, 2e4))
