@@ -66,27 +66,19 @@ _HELPER_IMPORT = re.compile(r"^from (tests\.[\w.]+) import", re.M)
 _SLOW_PLACES = [
     ROOT / "tests" / place
     for place in (
+        *("benchmarks", "durability", "export", "fuzz", "reader_edge/batch", "reader_edge/bench", "reader_edge/server"),
         *(
-            "benchmarks",
-            "durability",
-            "export",
-            "fuzz",
-            "reader_edge/bench",
-            "reader_edge/verify",
             "reader_edge/commands/test_doctor.py",
             "reader_edge/commands/test_run.py",
+            "reader_edge/models/test_wheel.py",
         ),
-        *("reader_edge/batch", "reader_edge/models/test_wheel.py", "reader_edge/server", "reader_edge/test_gguf.py"),
+        *("reader_edge/test_drafting_off.py", "reader_edge/test_gguf.py", "reader_edge/verify", "runtime/serving"),
         *(
-            "runtime/serving",
             "runtime/decoding/sampling/test_grammar_process.py",
             "runtime/doctor/test_examine.py",
-            "runtime/execution/pipeline",
             "runtime/test_engine.py",
-            "runtime/test_streams.py",
-            "runtime/text/template/test_chat_template.py",
-            "reader_edge/test_drafting_off.py",
         ),
+        *("runtime/execution/pipeline", "runtime/test_streams.py", "runtime/text/template/test_chat_template.py"),
     )
 ]
 
