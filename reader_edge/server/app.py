@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import cache, partial
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -36,10 +37,11 @@ def make_app(served: AsyncEngine | ModelPool, settings: ServerSettings) -> Starl
     pool = served if isinstance(served, ModelPool) else ModelPool.of(served, settings)
     if any(model.package.manifest.images for model in pool.models):
         settings = settings.for_images
-    document = openapi_document(settings, [model.package.manifest for model in pool.models], pool.names)
+    manifests = [model.package.manifest for model in pool.models]
+    document = cache(partial(openapi_document, settings, manifests, pool.names))  # 20 ms, for the few who want it
 
     async def openapi(request: Request) -> Response:
-        return JSONResponse(document)
+        return JSONResponse(document())
 
     async def health(request: Request) -> Response:
         loaded = [model.loaded.engine.engine.draft_permission for model in pool.models if model.loaded is not None]
