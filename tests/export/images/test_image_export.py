@@ -197,10 +197,23 @@ def test_towers_of_qwen_that_cannot_be_are_refused(
         export_model(spoilt, tmp_path / "out", ExportOptions("fp32", check="none"))
 
 
-def test_rows_for_layers_that_a_text_model_lacks_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(EYES, "qwen3_vl-short", replace(EYES["qwen3_vl"], text_keys={"num_hidden_layers": 1}))
-    folder = build_seeing_model("qwen3_vl-short", tmp_path / "model")
-    with pytest.raises(ReaderEdgeError, match="has 2 deepstack_visual_indexes, more than the text model has layers"):
+@pytest.mark.parametrize(
+    ("name", "changes", "words"),
+    [
+        (
+            "qwen3_vl",
+            {"text_keys": {"num_hidden_layers": 1}},
+            "has 2 deepstack_visual_indexes, more than",
+        ),
+        ("qwen2_5_vl", {"rope": {"mrope_section": [2, 2, 3]}}, r"mrope_section \[2, 2, 3\], which are not the 8 "),
+    ],
+)
+def test_eyes_that_do_not_fit_the_text_model_are_refused(
+    name: str, changes: dict[str, Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(EYES, name, replace(EYES[name], **changes))
+    folder = build_seeing_model(name, tmp_path / "model")
+    with pytest.raises(ReaderEdgeError, match=words):
         export_model(folder, tmp_path / "out", ExportOptions("fp32", check="none"))
 
 

@@ -179,6 +179,19 @@ def test_keys_that_are_given_twice_are_taken(tiny_model: TinyModel, tmp_path: Pa
     find_source(whole_of(tiny_model("ministral3"), tmp_path / "whole", hidden_size=64, vocab_size=320), None)
 
 
+def test_experts_of_qwen3_vl_may_have_their_inputs_first(tiny_model: TinyModel, tmp_path: Path) -> None:
+    """As its makers publish them."""
+    folder = whole_of(tiny_model("qwen3_moe"), tmp_path / "whole")
+    expected, weights = logits(folder), load_file(folder / "model.safetensors")
+    weights |= {name: value.mT.contiguous() for name, value in weights.items() if ".experts." in name}
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    assert torch.equal(logits(folder), expected)
+    name = next(name for name in weights if name.endswith("experts.down_proj"))
+    save_file(weights | {name: weights[name][:4]}, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ReaderEdgeError, match=r"of the shape \(4, 48, 64\) instead of \(8, 64, 48\)"):
+        logits(folder)
+
+
 def test_keys_beside_vision_config_are_those_of_qwen_2_5_vl_s_text_model(tiny_model: TinyModel, tmp_path: Path) -> None:
     """As its makers publish it, with an older name of its angles; later ones repeat the keys in text_config."""
     folder = whole_of(tiny_model("qwen2"), tmp_path / "whole")
