@@ -60,7 +60,7 @@ def test_hybrids_are_lossless_bit_for_bit(package: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("types", [("fp32", None), ("int8", None), ("int4", None), ("int8", "int8"), ("int8", "fp16")])
 @pytest.mark.parametrize("model_type", HYBRIDS)
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.long)])
 @pytest.mark.usefixtures("two_cores")
 def test_trees_and_commits_have_plain_bits(
     exported: Exported, model_type: str, types: tuple[str, str | None], threads: int
@@ -205,7 +205,7 @@ def test_the_table_of_layers_inputs_is_read_a_few_rows_at_a_time(
     assert table.dtype == (ir.DataType.FLOAT if precision == "fp32" else ir.DataType.INT8)
 
 
-@pytest.mark.parametrize("precision", ["int8", "fp32"])
+@pytest.mark.parametrize("precision", ["int8", pytest.param("fp32", marks=pytest.mark.long)])
 def test_sizes_are_estimated_with_the_table(precision: str, tmp_path: Path) -> None:
     sizes = {"hidden_size": 256, "intermediate_size": 512, "hidden_size_per_layer_input": 64}
     source = build_tiny_model("gemma4_text", tmp_path / "source", **sizes)

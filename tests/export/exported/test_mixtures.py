@@ -113,7 +113,7 @@ _ROUTER = re.compile(r"\.(router(\.layer|\.proj)?|gate)\.(weight|bias)$")
 TEXT = np.random.default_rng(0).integers(3, VOCAB_SIZE, 40).tolist()
 
 
-@pytest.mark.parametrize("precision", ["fp32", "int8", "int8-a16", "int4"])
+@pytest.mark.parametrize("precision", ["fp32", "int8", pytest.param("int8-a16", marks=pytest.mark.long), "int4"])
 @pytest.mark.parametrize("model_type", MIXTURES)
 def test_packages_are_the_model_with_the_same_bits_in_trees(
     model_type: str, precision: str, exported: Exported

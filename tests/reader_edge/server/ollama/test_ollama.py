@@ -119,6 +119,10 @@ def test_an_answer_has_the_form_that_is_requested(served: Served, stream: bool) 
     else:
         text = whole(served, "/api/chat", body)["message"]["content"]
     jsonschema.validate(json.loads(text), schema)
+
+
+def test_an_answer_is_json_where_that_is_requested(served: Served) -> None:
+    pytest.importorskip("llguidance", reason="grammars need it: pip install 'reader-edge[grammar]'")
     free = whole(served, "/api/generate", PROMPT | {"format": "json", "options": {"num_predict": 400, "seed": 2}})
     assert free["response"].lstrip().startswith("{")
 
