@@ -16,7 +16,10 @@ CEILINGS = {  # lines of a room, raised only in the commit that says why
     "reader_edge": ("*.py", 21_055),  # demo, cache; prompts' progress; long contexts; budgets; infill; signatures
     "wings": ("*.py", 3_650),
     "native": ("*", 9_000),
-    "tests": ("*.py", 76_427),  # SmolVLM; mmproj; demo, cache; attacks on images; releases; long contexts; llama-server
+    "tests": (
+        "*.py",
+        76_437,
+    ),  # combinations left to CI; SmolVLM; mmproj; demo, cache; attacks on images; releases; long contexts; llama-server
     "reader_edge/server": ("*.py", 8_436),  # images; kept responses; budgets; infill; models go; embeddings; first use
     "reader_edge/bench": ("*.py", 1_350),
     "benchmarks": ("*.py", 6_347),  # first tokens; long contexts; sessions of agents; split files; llama-server
