@@ -12,7 +12,7 @@ from starlette.routing import Route
 from reader_edge.server.api_error import ApiError, interface_of
 from reader_edge.server.completion import Json
 from reader_edge.server.openai.messages import MAX_ITEMS
-from reader_edge.server.openai.response_items import InputItem, InputMessage, items_of_output
+from reader_edge.server.openai.response_input import InputItem, InputMessage, items_of_output
 
 _NONE = "No responses are kept here: start the server with `--keep-responses N`, or send the whole 'input' again."
 

@@ -16,13 +16,8 @@ from reader_edge.server.event_stream import NamedEventStream
 from reader_edge.server.metrics import Metrics
 from reader_edge.server.openai.generation_body import GenerationBody, MaxTokens
 from reader_edge.server.openai.messages import TemplateArgs, template_args
-from reader_edge.server.openai.response_items import (
-    AdditionalTools,
-    InputItem,
-    InputItems,
-    ResponseItems,
-    to_messages_of_input,
-)
+from reader_edge.server.openai.response_input import AdditionalTools, InputItem, InputItems, to_messages_of_input
+from reader_edge.server.openai.response_items import ResponseItems
 from reader_edge.server.openai.response_store import ResponseStore
 from reader_edge.server.openai.response_tools import CallableTool, ResponseTools, callable_tools, shown_tool
 from reader_edge.server.schema import UNSUPPORTED, JsonObject, only
