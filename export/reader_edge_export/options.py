@@ -21,6 +21,7 @@ CHECKS = ("none", "quick", "full")
 ONNX_RUNTIME, IREE = "onnxruntime", "iree"
 
 _QUANTIZED = (AUTO, *QUANTIZED_PRECISIONS)
+IMAGE_PRECISIONS = (AUTO, "fp32", "int8", "int8-a16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class ExportOptions:
     chat_template: a Jinja file; None takes the model's own.
     has_images: whether what sees images comes along, of a model that has it and is exported for CPUs.
     mmproj: the file that sees for the model of a GGUF file; None takes the one that lies beside it, if any.
+    image_precision: of its matrices, one of IMAGE_PRECISIONS; see `tower_precision`.
     """
 
     precision: str = AUTO
@@ -55,6 +57,7 @@ class ExportOptions:
     chat_template: Path | None = None
     has_images: bool = True
     mmproj: Path | None = None
+    image_precision: str = AUTO
 
     def __post_init__(self) -> None:
         if self.precision not in (AUTO, *PRECISIONS):
@@ -76,8 +79,16 @@ class ExportOptions:
             raise ConfigError(f"check is {self.check!r}, but must be one of {', '.join((AUTO, *CHECKS))}.")
         if self.kv is not None:
             self._check_kv()
+        self._check_images()
         self._check_engine()
         self._check_parts()
+
+    def _check_images(self) -> None:
+        if self.image_precision not in IMAGE_PRECISIONS:
+            names = ", ".join(IMAGE_PRECISIONS)
+            raise ConfigError(f"image_precision is {self.image_precision!r}, but must be one of {names}.")
+        if self.image_precision != AUTO and not self.has_images:
+            raise ConfigError(f"image_precision is {self.image_precision!r}, but images are left out: leave it out.")
 
     def _check_parts(self) -> None:
         """Of what comes along."""
@@ -169,6 +180,13 @@ class ExportOptions:
     def can_see(self) -> bool:
         """Whether images are wanted, and these options leave room for them."""
         return self.has_images and self.attention == "exact" and not self.is_for_devices
+
+    @property
+    def tower_precision(self) -> str:
+        """Of what sees images, one of PRECISIONS. AUTO is that of the text model, and "int8" beside four bits."""
+        if self.image_precision != AUTO:
+            return self.image_precision
+        return "int8" if PRECISIONS[self.precision].is_four_bit else self.precision
 
     @property
     def _is_half(self) -> bool:

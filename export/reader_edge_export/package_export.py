@@ -183,7 +183,7 @@ class PackageExport:
         if self._images is None:
             return {}, None
         with self._progress.enter("storing what sees images"):
-            return self._images.write(self._folder, work, self._progress)
+            return self._images.write(self._folder, work, self._options.tower_precision, self._progress)
 
     def _write_for_engines(self, layers: Sequence[TracedLayer], work: Path) -> None:
         """Write what only devices and IREE read."""
@@ -227,7 +227,7 @@ class PackageExport:
                 figures = figures | self._speculator.check(model, text, self._folder, manifest.speculator)
         if self._images is not None:
             with self._progress.enter("checking what sees images"):
-                figures = figures | self._images.check(self._folder)
+                figures |= self._images.check(package, self._options.tower_precision, text, check.run)
         manifest = replace(manifest, checks=figures | self.chats.figures())
         if kind == "quick":
             return manifest

@@ -54,7 +54,7 @@ class GraphKind:
 
     report: adds its outputs beside those of the trace. is_beside_target: whether the target was written before, to
     whose weights it refers. borrow: has it read matrices of the target's graph, before its own are stored. lower: of a
-    graph that keeps nothing of a text, what is done in place of all else; its matrices stay in fp32.
+    graph that keeps nothing of a text, what is done in place of all else; it gets what counts the weights stored.
     """
 
     graph_name: str
@@ -62,7 +62,7 @@ class GraphKind:
     report: Callable[[GraphEditor, ExportOptions], None]
     is_beside_target: bool = False
     borrow: Callable[[GraphEditor], None] = lambda editor: None
-    lower: Callable[[GraphEditor], None] | None = None
+    lower: Callable[[GraphEditor, Advance], None] | None = None
 
 
 def write_graph(
@@ -93,7 +93,7 @@ def write_graph(
         if kind.lower is None:
             _lower(editor, options, calibration, journal, advance, on_choice, kind)
         else:
-            kind.lower(editor)
+            kind.lower(editor, advance)
         for value in model.graph.initializers.values():
             value.const_value = _written(value, weights, advance)
     if kind.lower is None:

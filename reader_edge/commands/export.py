@@ -37,6 +37,7 @@ class ExportArguments:
       (mtp.*) of MODEL itself, as Qwen3.5 has them. Refused for devices, portable graphs and IREE.
     --no-images has_images: Leave out what sees images, of a model of images and texts.
     mmproj: Take what sees images for the model of a GGUF file from this one. Default: the one mmproj*.gguf beside it.
+    image_precision: Of what sees images. Default: as the text model's, and 'int8' beside 'int4'.
     force: Replace an existing package.
     """
 
@@ -52,6 +53,7 @@ class ExportArguments:
     speculator: str | None = None
     has_images: bool = True
     mmproj: Annotated[Path | None, options.FILE] = None
+    image_precision: Annotated[str, ("auto", "fp32", "int8", "int8-a16")] = "auto"
     force: bool = False
 
 

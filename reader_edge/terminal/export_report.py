@@ -24,6 +24,7 @@ WORDS: dict[str, tuple[str, Callable[[float], str]]] = {
         "speculator's best like the model's",
         lambda value: f"{100 * value:.1f} % of the tokens of a held-out text",
     ),
+    "image_kl_nats": ("KL divergence behind an image", lambda value: f"{value:.2g} nats a token"),
     "chats_compared": ("conversations compared", lambda value: f"{value:.0f}, with transformers' own rendering"),
     "chats_suited": ("adapted to the template", lambda value: f"{value:.0f} conversations"),
     "chats_different": ("unlike transformers", lambda value: f"{value:.0f} conversations"),

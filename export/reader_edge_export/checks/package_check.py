@@ -47,6 +47,10 @@ class PackageCheck:
         with self._progress.enter("checking against the source"):
             return self._quality(source, model, is_quick)
 
+    def run(self, check: Check) -> dict[str, float]:
+        """Figures of a further check."""
+        return figures_of(self._runner, [check])
+
     def successors(self, num_parameters: int, slowdown: int = 1) -> SuccessorTable:
         """The package's likely successors. num_parameters, slowdown: see `num_table_tokens`."""
         with self._progress.enter("asking for likely successors"):

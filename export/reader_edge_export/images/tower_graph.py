@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import onnx_ir as ir
 import torch
 from onnx_ir.passes import common
 from transformers import PretrainedConfig
@@ -14,7 +16,10 @@ from reader_edge_export.images.towers import ATTENTION_NAME, IMAGE_ATTENTION, TO
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.options import ExportOptions
 from reader_edge_export.package_graph import GraphKind, write_graph
-from reader_edge_export.progress import Progress
+from reader_edge_export.progress import Advance, Progress
+from reader_edge_export.quantize.gguf_products import GgufProducts
+from reader_edge_export.quantize.int8 import Int8Products
+from reader_edge_export.quantize.linear import MergedProduct, replace_products
 from reader_edge_export.sources.blank_model import built_config, make_plain, without_memory
 from reader_edge_export.sources.folder.folder_weights import weights_of
 from reader_edge_export.sources.folder.stored_tensors import stored_tensors
@@ -26,7 +31,7 @@ from reader_edge_export.sources.weights import Weights
 from reader_edge_export.trace.tracing import named_matrices
 from reader_edge_export.trace.tree_config import TRACE_OPSET
 from reader_edge_runtime.errors import ExportError, GgufError
-from reader_edge_runtime.package.manifest import MASKED, FileEntry
+from reader_edge_runtime.package.manifest import MASKED, PRECISIONS, FileEntry, Precision
 from reader_edge_runtime.package.package_parts import VISION_GRAPH_NAME, VISION_WEIGHTS_NAME
 
 FEATURES = "image_features"
@@ -130,13 +135,20 @@ def trace_tower(source: SourceModel, graph: Path, path: Path) -> None:
         ) from reason
 
 
-def write_tower(traced: Path, folder: Path, source: SourceModel, progress: Progress) -> dict[str, FileEntry]:
-    """Write the graph at `traced` into a folder, in fp32, and return what was written, by file name."""
-    kind = GraphKind(VISION_GRAPH_NAME, VISION_WEIGHTS_NAME, lambda editor, options: None, lower=_lower)
-    return write_graph(traced, folder, ExportOptions("fp32"), Calibration(), source, None, progress, kind=kind)
+def write_tower(
+    traced: Path, folder: Path, source: SourceModel, precision: str, progress: Progress
+) -> dict[str, FileEntry]:
+    """Write the graph at `traced` into a folder, and return what was written, by file name.
+
+    precision: of its matrices, one of PRECISIONS in fp32 or eight bits. Nothing is learned from images for rounding.
+    """
+    tower = cast(Tower, source.skeleton)
+    lower = partial(_lower, PRECISIONS[precision], tower.width * (1 + tower.num_deepstack))
+    kind = GraphKind(VISION_GRAPH_NAME, VISION_WEIGHTS_NAME, lambda editor, options: None, lower=lower)
+    return write_graph(traced, folder, ExportOptions(precision), Calibration(), source, None, progress, kind=kind)
 
 
-def _lower(editor: GraphEditor) -> None:
+def _lower(stored: Precision, row_size: int, editor: GraphEditor, advance: Advance) -> None:
     """One operator for each attention: as three, it would have a matrix of P x P numbers for each head in memory."""
     for node in list(editor.graph):
         if node.op_type == IMAGE_ATTENTION:
@@ -155,3 +167,13 @@ def _lower(editor: GraphEditor) -> None:
         common.RemoveUnusedOpsetsPass(),
     ):
         tidy(editor.model)
+    if stored.num_planes:
+        products = GgufProducts(editor, stored.keeps_blocks, Int8Products(editor, stored.num_planes, False))
+
+        def multiply(product: MergedProduct) -> ir.Value:
+            advance(sum(part.size for part in product.parts))
+            return products.multiply_stored(product)[0]
+
+        replace_products(editor, multiply, None, products.kind_of)
+    editor.graph.outputs[0].shape = ir.Shape(["L", row_size])  # which our operators do not tell
+    editor.graph.opset_imports[""], editor.model.ir_version = 24, 11  # as of the definitions of our operators

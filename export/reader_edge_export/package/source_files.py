@@ -84,7 +84,8 @@ def export_key(source: Source, options: ExportOptions, calibration: TextSet, oth
     """
     facts = {
         "files": sorted(file_states([*source.files, *others]).items()),
-        "options": [options.precision, options.attention, options.kv_dtype, source.max_context, options.has_images],
+        "options": [options.precision, options.attention, options.kv_dtype, source.max_context],
+        "images": [options.has_images, options.image_precision],
         "calibration": calibration.fingerprint(),
         "versions": {name: version_of(name) for name in _PACKAGES},
         "code": _code(),

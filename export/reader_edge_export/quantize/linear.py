@@ -16,13 +16,13 @@ from reader_edge_runtime.arrays import Float32Array
 class MergedProduct:
     """Products of the same rows (..., K): weights (K, J) and biases (J,) side by side, bias None without any.
 
-    calibration: knows what the rows are like.
+    calibration: knows what the rows are like; None where nobody does.
     """
 
     rows: ir.Value
     parts: Sequence[Matrix]
     bias: ir.Value | None
-    calibration: Calibration
+    calibration: Calibration | None
     name: str
 
     @property
@@ -48,6 +48,8 @@ class MergedProduct:
     @property
     def inputs(self) -> InputMoments:
         """What the rows are like."""
+        if self.calibration is None:
+            return InputMoments.none(self.num_inputs)
         return self.calibration.inputs_of(self.parts[0].name)
 
 
@@ -64,13 +66,19 @@ class _LinearProduct:
 
     node: ir.Node
     last: ir.Node
-    rows: ir.Value
     weight: Matrix
     bias: Float32Array | None
 
+    @property
+    def rows(self) -> ir.Value:
+        """As they are now: another product may have made them, and been replaced."""
+        rows = self.node.inputs[0]
+        assert rows is not None
+        return rows
+
 
 def replace_products(
-    editor: GraphEditor, multiply: Multiply, calibration: Calibration, kind_of: KindOf = lambda weight: None
+    editor: GraphEditor, multiply: Multiply, calibration: Calibration | None, kind_of: KindOf = lambda weight: None
 ) -> None:
     """Give every product with a constant weight the stored form.
 
@@ -95,7 +103,7 @@ def matrix_groups(graph: ir.Graph) -> list[list[Matrix]]:
     return [group for group in groups if not group[0].is_sensitive]
 
 
-def _merged(editor: GraphEditor, group: Sequence[_LinearProduct], calibration: Calibration) -> MergedProduct:
+def _merged(editor: GraphEditor, group: Sequence[_LinearProduct], calibration: Calibration | None) -> MergedProduct:
     first = group[0]
     name = first.node.name or "product"
     weights = [product.weight for product in group]
@@ -141,7 +149,7 @@ def _product(node: ir.Node) -> _LinearProduct | None:
     if weight is None:
         return None
     last, bias = _with_bias(node, weight.shape[1])
-    return _LinearProduct(node, last, node.inputs[0], weight, bias)
+    return _LinearProduct(node, last, weight, bias)
 
 
 def _with_bias(node: ir.Node, width: int) -> tuple[ir.Node, Float32Array | None]:

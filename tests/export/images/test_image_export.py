@@ -6,15 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from reader_edge_export import ExportOptions, export_model
+from reader_edge_export.images.image_check import drawn_picture
 from reader_edge_export.sources.find import find_source
 from reader_edge_export.sources.image_part import find_images
 from reader_edge_export.split.split_package import split_package
-from reader_edge_runtime.errors import ReaderEdgeError
+from reader_edge_runtime.errors import ConfigError, ReaderEdgeError
+from reader_edge_runtime.execution.onnxruntime.host.host_vision import HostVision
+from reader_edge_runtime.images.patches import prepare
 from reader_edge_runtime.package.manifest import GRAPH_NAME, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.package.package_parts import VISION_GRAPH_NAME
@@ -61,6 +65,27 @@ def test_eyes_come_along_unless_they_are_not_wanted(model: Path, tmp_path: Path)
     assert plain.files.keys() == alone.files.keys()
     assert VISION_GRAPH_NAME not in plain.files
     assert plain.files[GRAPH_NAME] == alone.files[GRAPH_NAME]
+
+
+def test_eyes_are_rounded_as_the_text_model_is(model: Path, tmp_path: Path) -> None:
+    report = export_model(model, tmp_path / "out", ExportOptions("int8", check="quick"))
+    assert 0 < report.checks["image_kl_nats"] < 0.01  # behind an image
+    assert 0 < report.checks["image_feature_error"] < 0.1 * report.checks["image_feature_scale"]
+    package = ModelPackage.open(tmp_path / "out")
+    assert package.manifest.images is not None
+    inputs = prepare(drawn_picture(), package.manifest.images.rules)[0].inputs
+    towers = [HostVision.open(package, 1, is_native) for is_native in (True, False)]
+    native, defined = (np.asarray(tower.features(inputs, lambda: True)) for tower in towers)
+    assert np.array_equal(native, defined)
+
+
+def test_another_precision_of_eyes_is_wanted_or_refused() -> None:
+    assert [ExportOptions(name).tower_precision for name in ("fp32", "int4", "keep")] == ["fp32", "int8", "keep"]
+    assert ExportOptions("int8", image_precision="fp32").tower_precision == "fp32"
+    with pytest.raises(ConfigError, match="but images are left out"):
+        ExportOptions("int8", has_images=False, image_precision="fp32")
+    with pytest.raises(ConfigError, match="image_precision is 'int4', but must be one of auto, fp32, int8, int8-a16"):
+        ExportOptions("int8", image_precision="int4")
 
 
 @pytest.mark.parametrize("num_bytes", [100, 100_000, 400_000])

@@ -96,6 +96,8 @@ def test_matrices_of_other_types_have_the_file_s_values(
             is_reordered = parameter.endswith(("q_proj.weight", "k_proj.weight"))  # whose rows are rounded apart
             assert np.array_equal(others, expected) or (is_reordered and np.abs(others - values).max() < 0.02)
             changed += not np.array_equal(values, others)
+            if rounded.weights.block_type(parameter) is not None:
+                assert np.array_equal(rounded.weights.blocks(parameter).dequantized(slice(None)), others)
         else:
             assert np.array_equal(values, others)
     assert changed > 5

@@ -67,7 +67,7 @@ def seeing(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Seeing]:
             with quiet_libraries():
                 layers = trace_model(model, MAX_CONTEXT, folder / "traced.onnx", images=images.rows)
                 write_graph(folder / "traced.onnx", out, ExportOptions("fp32"), Calibration(), model)
-                images.write(out, folder, Progress())
+                images.write(out, folder, "fp32", Progress())
             done[name] = Seeing(Reference(own, whole), out, sliding_window_of(layers))
         return done[name]
 
@@ -85,6 +85,23 @@ def test_features_are_those_of_transformers(name: str, seeing: Callable[[str], S
     assert ("com.microsoft", "MultiHeadAttention") in graph.operators
     assert "Softmax" not in {name for _, name in graph.operators}
     assert not graph.has_unbounded_work()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", KINDS)
+def test_rounded_features_are_near_those_of_transformers(name: str, tmp_path: Path) -> None:
+    source = find_source(build_seeing_model(name, tmp_path), None)
+    part, out = find_images(source), tmp_path / "out"
+    assert part is not None
+    out.mkdir()
+    with quiet_libraries():
+        ImageExport.of(part, source.open_model()).write(out, tmp_path, "int8", Progress())
+    operators = {operator.removesuffix("Bias") for _, operator in GraphFile.read(out / VISION_GRAPH_NAME).operators}
+    assert "SpreadRowLinear" in operators
+    seeing = Seeing(Reference(name, tmp_path), out, None)
+    for number, features in enumerate(seeing.reference.features()):
+        error = np.linalg.norm(seeing.features(number) - features) / np.linalg.norm(features)
+        assert 1e-4 < error < 0.1
 
 
 @pytest.mark.parametrize("name", KINDS)

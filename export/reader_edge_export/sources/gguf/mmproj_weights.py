@@ -9,9 +9,13 @@ from collections.abc import Iterator
 import numpy as np
 from transformers import PreTrainedModel
 
+from reader_edge_export.blocks.block_type import BLOCK_TYPES, BlockType
+from reader_edge_export.blocks.blocks import Blocks
 from reader_edge_export.sources.blank_model import check_largest
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
 from reader_edge_export.sources.gguf.gguf_header import Tensor
+from reader_edge_export.sources.gguf.placement import Piece
+from reader_edge_export.sources.gguf.weights import read_blocks
 from reader_edge_export.sources.weights import Weights
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.errors import GgufError
@@ -88,6 +92,16 @@ class MmprojWeights(Weights):
 
     def stored_type(self, name: str) -> str:
         return " and ".join(dict.fromkeys(tensor.kind.name for tensor in self._tensors[name]))
+
+    def block_type(self, name: str) -> BlockType | None:
+        is_matrix = len(self._shapes[name]) == 2 and not self._is_of_channels_first(name)
+        return BLOCK_TYPES.get(self.stored_type(name)) if is_matrix else None
+
+    def blocks(self, name: str) -> Blocks:
+        (tensor,), order = self._tensors[name], None
+        if _PAIRED.fullmatch(name):
+            order = np.arange(tensor.shape[0]).reshape(self._num_heads, -1, 2).swapaxes(1, 2).reshape(-1)
+        return read_blocks(self._file, [Piece(tensor, 0, tensor.shape[0])], order)
 
     def _found(self) -> Iterator[tuple[str, list[Tensor]]]:
         """The tensors of each parameter."""

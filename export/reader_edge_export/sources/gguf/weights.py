@@ -91,20 +91,10 @@ class GgufWeights(Weights):
         return " and ".join(dict.fromkeys(piece.tensor.kind.name for piece in self._rows[name]))
 
     def blocks(self, name: str) -> Blocks:
-        return _ordered(self._blocks(self._rows[name]), self._placement.row_order(name))
+        return read_blocks(self._file, self._rows[name], self._placement.row_order(name))
 
     def expert_blocks(self, name: str, expert: int) -> Blocks:
-        return _ordered(self._blocks(self._expert_rows(name, expert)), self._placement.expert_order(name))
-
-    def _blocks(self, pieces: Sequence[Piece]) -> Blocks:
-        block_type = BLOCK_TYPES[pieces[0].tensor.kind.name]
-        data = chain.from_iterable(self._file.read_rows(*piece) for piece in pieces)
-        with ThreadPoolExecutor(num_usable_cores()) as pool:  # numpy lets other threads run
-            blocks = Blocks.joined(list(pool.map(partial(unpack_blocks, block_type), data)))
-        if not blocks.is_finite:
-            problem = f"holds values in {pieces[0].tensor.name!r:.80} that are not finite"
-            raise self._file.error(problem, PERHAPS_DAMAGED)
-        return blocks
+        return read_blocks(self._file, self._expert_rows(name, expert), self._placement.expert_order(name))
 
     def _expert_rows(self, name: str, expert: int) -> list[Piece]:
         """Of a parameter's tensors (X, J, ...), the rows of one expert, or those that are one expert's alone."""
@@ -114,7 +104,14 @@ class GgufWeights(Weights):
         return [Piece(tensor, expert * height, (expert + 1) * height) for tensor, height in tensors]
 
 
-def _ordered(blocks: Blocks, order: Int64Array | None) -> Blocks:
+def read_blocks(file: GgufFile, pieces: Sequence[Piece], order: Int64Array | None) -> Blocks:
+    """Rows of tensors as they are stored. order: which of them each row is; None where they are in order."""
+    block_type = BLOCK_TYPES[pieces[0].tensor.kind.name]
+    data = chain.from_iterable(file.read_rows(*piece) for piece in pieces)
+    with ThreadPoolExecutor(num_usable_cores()) as pool:  # numpy lets other threads run
+        blocks = Blocks.joined(list(pool.map(partial(unpack_blocks, block_type), data)))
+    if not blocks.is_finite:
+        raise file.error(f"holds values in {pieces[0].tensor.name!r:.80} that are not finite", PERHAPS_DAMAGED)
     if order is None:
         return blocks
     return Blocks(blocks.block_type, {part: array[order] for part, array in blocks.arrays.items()})
