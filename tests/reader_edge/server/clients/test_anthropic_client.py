@@ -1,13 +1,11 @@
 """Anthropic's own client over real sockets: whole answers and streams, tools, counts, models and errors."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.reader_edge.package_copy import CHAT_TEMPLATE, PackageCopy
 from tests.reader_edge.server.anthropic_requests import WEATHER
 from tests.reader_edge.server.clients.test_client_types import check, events
 from tests.reader_edge.server.http.test_sockets import KEY, MAX_SECONDS, QUESTION, ServerProcess
@@ -19,19 +17,6 @@ pytest.importorskip("llguidance", reason="grammars need it: pip install 'reader-
 GREEDY = {"temperature": 0}  # for which this client has no word any more
 ASK: Any = {"model": "demo", "messages": QUESTION, "max_tokens": 24, "extra_body": GREEDY}
 CALL = ASK | {"tools": [WEATHER], "tool_choice": {"type": "tool", "name": "weather"}, "max_tokens": 200}
-
-
-@pytest.fixture(scope="module")
-def server(demo_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    folder = tmp_path_factory.mktemp("served")
-    package = PackageCopy(demo_folder, folder / "package")
-    package.write_file("chat_template.jinja", CHAT_TEMPLATE.encode())
-    (folder / "keys").touch(0o600)
-    (folder / "keys").write_text(KEY)
-    server = ServerProcess(package.folder, folder / "keys")
-    yield server
-    server.process.kill()
-    server.process.communicate()
 
 
 def client_of(server: ServerProcess, **key: str) -> Any:

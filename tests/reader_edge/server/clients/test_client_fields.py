@@ -6,7 +6,6 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from typing import Any
 import pytest
 
 from reader_edge_runtime import Engine, GenerationConfig, SamplingConfig
-from tests.reader_edge.package_copy import CHAT_TEMPLATE, PackageCopy
 from tests.reader_edge.server.conftest import Served
 from tests.reader_edge.server.http.test_sockets import KEY, MAX_SECONDS, ServerProcess
 from tests.reader_edge.server.openai.test_answers import CHAT, events
@@ -282,19 +280,6 @@ SCHEMA: dict[str, Any] = {
     "additionalProperties": False,
 }
 TOOL = {"type": "function", "function": {"name": "Entry", "description": "An entry.", "parameters": SCHEMA}}
-
-
-@pytest.fixture(scope="module")
-def server(demo_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    folder = tmp_path_factory.mktemp("served")
-    package = PackageCopy(demo_folder, folder / "package")
-    package.write_file("chat_template.jinja", CHAT_TEMPLATE.encode())
-    (folder / "keys").touch(0o600)
-    (folder / "keys").write_text(KEY)
-    server = ServerProcess(package.folder, folder / "keys")
-    yield server
-    server.process.kill()
-    server.process.communicate(timeout=MAX_SECONDS)
 
 
 @pytest.mark.parametrize("uses_responses", [False, True])

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from reader_edge.server.ollama.bodies import OllamaChatBody, Options
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine
 from tests.conftest import ROOT
-from tests.reader_edge.package_copy import CHAT_TEMPLATE, PackageCopy
 from tests.reader_edge.server.conftest import Served
 from tests.reader_edge.server.http.test_sockets import KEY, QUESTION, ServerProcess
 
@@ -31,19 +29,11 @@ def look_up(place: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def client(demo_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    folder = tmp_path_factory.mktemp("served")
-    package = PackageCopy(demo_folder, folder / "package")
-    package.write_file("chat_template.jinja", CHAT_TEMPLATE.encode())
-    (folder / "keys").touch(0o600)
-    (folder / "keys").write_text(KEY)
-    server = ServerProcess(package.folder, folder / "keys")
+def client(server: ServerProcess) -> Iterator[Any]:
     host = server.url.removesuffix("/v1")
     client = ollama.Client(host=host, headers={"Authorization": f"Bearer {KEY}"})
     yield client
     client.close()
-    server.process.kill()
-    server.process.communicate()
 
 
 def test_a_model_is_found_looked_at_and_pulled(client: Any) -> None:

@@ -1,13 +1,11 @@
 """The official client's own ways to structured output and tools, over real sockets."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
-from tests.reader_edge.package_copy import CHAT_TEMPLATE, PackageCopy
-from tests.reader_edge.server.http.test_sockets import KEY, QUESTION, ServerProcess
+from tests.reader_edge.server.http.test_sockets import QUESTION, ServerProcess
 
 openai = pytest.importorskip("openai", reason="the official client is not installed: pip install 'reader-edge[dev]'")
 pydantic = pytest.importorskip("pydantic")
@@ -38,17 +36,9 @@ ASK: Any = {"model": "demo", "messages": QUESTION, "seed": 3, "max_completion_to
 
 
 @pytest.fixture(scope="module")
-def client(demo_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    folder = tmp_path_factory.mktemp("served")
-    package = PackageCopy(demo_folder, folder / "package")
-    package.write_file("chat_template.jinja", CHAT_TEMPLATE.encode())
-    (folder / "keys").touch(0o600)
-    (folder / "keys").write_text(KEY)
-    server = ServerProcess(package.folder, folder / "keys")
+def client(server: ServerProcess) -> Iterator[Any]:
     with server.client() as client:
         yield client
-    server.process.kill()
-    server.process.communicate()
 
 
 def test_an_answer_is_parsed_as_of_the_requested_model(client: Any) -> None:
