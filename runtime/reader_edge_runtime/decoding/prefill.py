@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 from reader_edge_runtime.decoding.draft_permission import DraftPermission
 from reader_edge_runtime.decoding.planning.planner import Planner
@@ -78,6 +79,8 @@ class Prefill:
             and images is None
             and num_left < self._scorer.drafter.num_harvested_states
         )
+        if images is not None and request.on_progress is not None:
+            images.on_wait = partial(request.on_progress, length, request.num_prompt_tokens)
         image_rows = None if images is None else images.rows(length, length + len(tree))
         result = self._scorer.score(slot, [tree], [scored], choosers, num_kept, is_learned, image_rows)
         cache.commit(slot, range(len(tree)))

@@ -76,7 +76,7 @@ class PromptImages:
 
     token_ids: the prompt with ids of their own. shift: what a row's number is moved by behind the prompt, to give its
     rotary position: with three axes an image takes as many positions as it has rows or columns, whichever are more
-    (Qwen2-VL, Wang et al., 2024).
+    (Qwen2-VL, Wang et al., 2024). on_wait: called while features that a pass reads are made; what it raises ends that.
     """
 
     def __init__(self, prompt_token_ids: Sequence[int], images: Sequence[EncodedImage], about: ImagesPart) -> None:
@@ -103,6 +103,7 @@ class PromptImages:
         self._index: Int64Array = np.full(len(ids), -1, np.int64)
         self._index[places] = np.arange(len(places))
         self._images = images
+        self.on_wait: Callable[[], object] = lambda: None
         self._width = about.row_size
         self._positions = np.tile(np.arange(len(ids)), (3, 1))
         if about.position_axes == 3:
@@ -175,12 +176,17 @@ class PromptImages:
         for image in self._images:
             image.drop()
 
+    def _waits(self) -> bool:
+        self.on_wait()
+        return True
+
     def _features(self, first: int, last: int) -> Float32Array:
         """Those of the prompt's image tokens from number first to last."""
         parts, start = [], 0
         for image in self._images:
             end = start + image.num_tokens
             if start < last and first < end:
+                image.load(self._waits)
                 parts.append(image.features[max(first - start, 0) : last - start])
             start = end
         return parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -42,7 +42,8 @@ class Request:
         request failed.
     remote: drafts of a remote client; None where there is none.
     error: what failed. priority: of waiting requests the lowest is next. num_read_tokens: of the prompt, by the target.
-    on_progress: called with these and the prompt's tokens after each pass over it; what it raises ends the request.
+    on_progress: called with these and the prompt's tokens after each pass over it, and while its images are seen; what
+        it raises ends the request.
     is_closed: whether its constraint is needed no more.
     """
 

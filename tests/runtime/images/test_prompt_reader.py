@@ -115,6 +115,15 @@ def test_images_stand_where_messages_have_parts_for_them(seeing: Seeing) -> None
     assert other.usage.cached_tokens < 6
 
 
+def test_progress_is_shown_while_an_image_is_seen(seeing: Seeing) -> None:
+    engine, tower = seeing
+    calls: list[tuple[int, int, int]] = []
+    list(engine.stream(question(shown(CAT)), GREEDY, lambda *done: calls.append((*done, tower.num_passes))))
+    total = calls[0][1]
+    assert calls[0] == (0, total, 0)
+    assert calls[-1] == (total, total, 1)
+
+
 def test_a_second_question_about_an_image_needs_no_tower(seeing: Seeing) -> None:
     engine, tower = seeing
     first = engine.generate(question(shown(CAT)), GREEDY)
