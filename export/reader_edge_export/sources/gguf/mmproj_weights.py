@@ -98,10 +98,10 @@ class MmprojWeights(Weights):
         return BLOCK_TYPES.get(self.stored_type(name)) if is_matrix else None
 
     def blocks(self, name: str) -> Blocks:
-        (tensor,), order = self._tensors[name], None
+        pieces, order = [Piece(tensor, 0, tensor.shape[0]) for tensor in self._tensors[name]], None
         if _PAIRED.fullmatch(name):
-            order = np.arange(tensor.shape[0]).reshape(self._num_heads, -1, 2).swapaxes(1, 2).reshape(-1)
-        return read_blocks(self._file, [Piece(tensor, 0, tensor.shape[0])], order)
+            order = np.arange(pieces[0].stop).reshape(self._num_heads, -1, 2).swapaxes(1, 2).reshape(-1)
+        return read_blocks(self._file, pieces, order)
 
     def _found(self) -> Iterator[tuple[str, list[Tensor]]]:
         """The tensors of each parameter."""
