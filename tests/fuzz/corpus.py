@@ -7,7 +7,7 @@ from reader_edge_runtime.decoding.prefix_files import FORMAT as PREFIXES
 from reader_edge_runtime.decoding.session import FORMAT as SESSIONS
 from tests.fuzz.other_subjects import arrays_file
 from tests.fuzz.subjects import DEMO, SUBJECTS, recording
-from tests.gguf_files import raw_gguf
+from tests.gguf_files import raw_gguf, text_bytes
 
 _MANIFEST = json.loads((DEMO / "reader_edge.json").read_bytes())
 
@@ -20,6 +20,11 @@ def _tokenizer(kind: str, vocab: object, unk: object = None, merges: tuple[str, 
     unknown = {"unk_id" if kind == "Unigram" else "unk_token": unk}
     model = {"type": kind, "vocab": vocab, "merges": merges, **unknown}
     return json.dumps({"version": "1.0", "added_tokens": [], "model": model}).encode()
+
+
+def _kind(name: str) -> tuple[str, int, bytes]:
+    """Of a projector."""
+    return "clip.projector_type", 8, text_bytes(name)
 
 
 _COST = {"pasts": [64], "widths": [1, 2], "seconds": [[1.0, 1.5]], "row_s": 0.0}
@@ -160,6 +165,13 @@ CORPUS: dict[str, dict[str, bytes]] = {
         "nothing": b"",
         "endless nesting": b"[" * 100_000,
         "a key that is none": json.dumps({"predicate": {"public_key": "A" * 10_000}}).encode(),
+    },
+    "mmproj": {
+        "nothing": b"",
+        "another kind": raw_gguf([("general.architecture", 8, text_bytes("clip")), _kind("ldp")]),
+        "more values than there are": raw_gguf([("general.architecture", 8, text_bytes("clip"))], counts=(0, 1 << 15)),
+        "tensors that tell no sizes": raw_gguf([("general.architecture", 8, text_bytes("clip")), _kind("gemma4v")]),
+        "a tensor of exabytes": raw_gguf(tensors=[("v.patch_embd.weight", [1 << 39] * 4, 0, 0)], data=bytes(64)),
     },
     "image": {
         "nothing": b"",

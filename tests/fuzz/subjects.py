@@ -37,6 +37,7 @@ from tests.conftest import ROOT
 from tests.fake_hybrid import FakeHybridTarget, hybrid_manifest
 from tests.fake_target import FakeTarget, make_manifest
 from tests.fuzz.image_subjects import IMAGE_SUBJECTS
+from tests.fuzz.mmproj_subjects import MMPROJ_SUBJECTS
 from tests.fuzz.mutation import Subject, mutated, mutated_json
 from tests.fuzz.other_subjects import DEVICE_SUBJECTS, DRAFTING_SUBJECTS, SPECULATOR_SUBJECTS, arrays_file, spoil_arrays
 from tests.fuzz.signature_subjects import SIGNATURE_SUBJECTS
@@ -253,4 +254,5 @@ SUBJECTS = {
     **SPECULATOR_SUBJECTS,
     **SIGNATURE_SUBJECTS,
     **IMAGE_SUBJECTS,
+    **MMPROJ_SUBJECTS,
 }

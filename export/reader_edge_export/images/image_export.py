@@ -17,7 +17,7 @@ from reader_edge_export.package.pass_chain import Check
 from reader_edge_export.progress import Progress
 from reader_edge_export.sources.image_part import ImagePart
 from reader_edge_export.sources.layered_model import layers_of
-from reader_edge_export.sources.source_model import SourceModel, hidden_size_of
+from reader_edge_export.sources.source_model import SourceModel, check_finite, hidden_size_of
 from reader_edge_export.texts.text_set import TextSet
 from reader_edge_export.trace.image_rows import NUM_AXES, ImageRows, axes_of_frequencies
 from reader_edge_runtime.errors import ExportError, ParityError
@@ -98,7 +98,9 @@ class ImageExport:
         part = prepare(drawn_picture(), self.rules)[0]
         inputs = [torch.from_numpy(part.inputs[name]) for name in tower.names]
         with torch.no_grad(), self.tower.filled([tower]), attending(tower, ATTENTION_NAME):
-            expected = tower(*inputs).numpy()
+            computed = tower(*inputs)
+        check_finite(computed)
+        expected = computed.numpy()
         features = HostVision.open(package).features(part.inputs, lambda: True)
         assert features is not None
         error, scale = float(np.abs(features - expected).max()), float(np.abs(expected).max())
