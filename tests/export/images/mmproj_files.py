@@ -19,6 +19,7 @@ from tests.seeing_engine import add_tokens
 _PLACEHOLDERS = {
     **{"mistral3": "[IMG]", "lfm2_vl": "<image>", "gemma3": "<image_soft_token>", "gemma4": "<|image|>"},
     **dict.fromkeys(("qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe", "qwen2_5_vl"), "<|image_pad|>"),
+    "smolvlm": "<image>",
 }
 _ARCHITECTURES = {
     "qwen3_vl": "qwen3vl",
@@ -34,6 +35,7 @@ _MERGER = {
     "0": "mm.0",
     "2": "mm.2",
 }
+_OF_TEXT = ("model.text_model.", "model.layers.", "model.embed_tokens.", "model.norm.", "lm_head.")
 _SCALARS = ("input_max", "input_min", "output_max", "output_min")
 _OWN_KEYS = {  # of text models that files can tell from others of the family
     "gemma4-whole": {"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, "use_double_wide_mlp": False}
@@ -72,8 +74,7 @@ def write_mmproj(folder: Path, path: Path, kind: gguf.GGMLQuantizationType = F32
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, 4)
     tensors: dict[str, Array] = {}
     for name, weight in load_file(folder / "model.safetensors").items():
-        is_of_text = name.startswith(("model.layers.", "model.embed_tokens.", "model.norm.", "lm_head."))
-        if "language_model" not in name and not is_of_text:
+        if "language_model" not in name and not name.startswith(_OF_TEXT):
             tensors |= _tensors(config, names, name, weight)
     vision = config.vision_config
     own = {
@@ -159,6 +160,17 @@ def _qwen2_5(config: Any) -> Values:
     }
 
 
+def _smolvlm(config: Any) -> Values:
+    return {
+        "clip.projector_type": "idefics3",
+        "clip.use_gelu": True,
+        "clip.vision.image_size": config.vision_config.image_size,
+        "clip.vision.preproc_image_size": 2 * config.vision_config.image_size,
+        "clip.vision.projector.scale_factor": config.scale_factor,
+        "clip.vision.attention.layer_norm_epsilon": config.vision_config.layer_norm_eps,
+    }
+
+
 def _pixtral(config: Any) -> Values:
     return {
         "clip.projector_type": "pixtral",
@@ -206,6 +218,6 @@ def _gemma4(config: Any) -> Values:
 
 _VALUES: dict[str, Callable[[Any], Values]] = {
     **dict.fromkeys(("qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe"), _qwen),
-    "qwen2_5_vl": _qwen2_5,
+    **{"qwen2_5_vl": _qwen2_5, "smolvlm": _smolvlm},
     **{"mistral3": _pixtral, "lfm2_vl": _lfm2, "gemma3": _gemma3, "gemma4": _gemma4},
 }

@@ -41,6 +41,7 @@ _OTHERS = {
     **{"visual.patch_embed.proj": _PATCHES, "visual.pos_embed": "v.position_embd", "visual.merger.norm": "v.post_ln"},
     **{"visual.merger.linear_fc1": "mm.0", "visual.merger.linear_fc2": "mm.2"},
     **{"visual.merger.ln_q": "v.post_ln", "visual.merger.mlp.0": "mm.0", "visual.merger.mlp.2": "mm.2"},
+    "connector.modality_projection.proj": "mm.model.fc",
     **{"vision_tower.patch_conv": _PATCHES, "vision_tower.ln_pre": "v.pre_ln"},
     **{f"multi_modal_projector.linear_{number}": f"mm.{number}" for number in (1, 2)},
     **{"multi_modal_projector.norm": "mm.input_norm", "multi_modal_projector.layer_norm": "mm.input_norm"},
@@ -135,28 +136,23 @@ class MmprojWeights(Weights):
         return self._stored_name(name) == f"{_PATCHES}.weight" and len(self._shapes[name]) == 2
 
     def _stored_name(self, name: str) -> str:
-        """By which layer of the tower deepstack's states come from, and else as `_stored_name`."""
-        found = _DEEPSTACK.fullmatch(name)
-        if found is None:
-            return _stored_name(name)
-        number, module, ending = found.groups()
-        return f"v.deepstack.{self._deepstack[int(number)]}.{module}.{ending}"
+        """What converters call a parameter's tensor; the name itself where they have none for it."""
+        name = name.replace("vision_model.", "vision_tower.", 1).replace(".linear.", ".")
+        if name in _WHOLE:
+            return _WHOLE[name]
+        if found := _LAYER.fullmatch(name):
+            layer, module, ending = found.groups()
+            return f"v.blk.{layer}.{_OF_LAYERS.get(module, module)}.{ending}"
+        if found := _DEEPSTACK.fullmatch(name):
+            number, module, ending = found.groups()
+            return f"v.deepstack.{self._deepstack[int(number)]}.{module}.{ending}"
+        module, _, ending = name.rpartition(".")
+        return f"{_OTHERS.get(module, module)}.{ending}"
 
     def _is_swapped(self) -> bool:
         """Whether both matrices of an MLP have each other's names, as converters gave them until May 2025."""
-        names = ("vision_tower.encoder.layers.0.mlp.fc2.weight", "visual.blocks.0.mlp.down_proj.weight")
+        layers = ("vision_tower.encoder.layers.0.mlp.fc2", "vision_model.encoder.layers.0.mlp.fc2")
+        names = [f"{name}.weight" for name in (*layers, "visual.blocks.0.mlp.down_proj")]
         tensor = self._file.tensors.get("v.blk.0.ffn_down.weight")
         shape = next((self._shapes[name] for name in names if name in self._shapes), ())
         return tensor is not None and tensor.shape == shape[::-1] and tensor.shape != shape
-
-
-def _stored_name(name: str) -> str:
-    """What converters call a parameter's tensor; the name itself where they have none for it."""
-    if name in _WHOLE:
-        return _WHOLE[name]
-    in_layer = _LAYER.fullmatch(name.replace(".linear.", "."))
-    if in_layer:
-        layer, module, ending = in_layer.groups()
-        return f"v.blk.{layer}.{_OF_LAYERS.get(module, module)}.{ending}"
-    module, _, ending = name.rpartition(".")
-    return f"{_OTHERS.get(module, module)}.{ending}"
