@@ -13,7 +13,7 @@ CEILINGS = {  # lines of a room, raised only in the commit that says why
     "reader_edge": ("*.py", 21_055),  # demo, cache; prompts' progress; long contexts; budgets; infill; signatures
     "wings": ("*.py", 3_650),
     "native": ("*", 9_000),
-    "tests": ("*.py", 76_590),  # left to CI; SmolVLM; mmproj; demo; attacks on images; releases; long contexts
+    "tests": ("*.py", 76_594),  # left to CI; SmolVLM; mmproj; demo; attacks on images; releases; long contexts
     "reader_edge/server": ("*.py", 8_436),  # images; kept responses; budgets; infill; models go; embeddings; first use
     "reader_edge/bench": ("*.py", 1_350),
     "benchmarks": ("*.py", 6_347),  # first tokens; long contexts; sessions of agents; split files; llama-server

@@ -163,8 +163,6 @@ def _lower(stored: Precision, row_size: int, editor: GraphEditor, advance: Advan
         common.DeduplicateInitializersPass(),
         common.IdentityEliminationPass(),  # weights that are equal come as one, and as copies of it
         common.CommonSubexpressionEliminationPass(),
-        common.RemoveUnusedNodesPass(),
-        common.RemoveUnusedOpsetsPass(),
     ):
         tidy(editor.model)
     if stored.num_planes:
@@ -175,5 +173,7 @@ def _lower(stored: Precision, row_size: int, editor: GraphEditor, advance: Advan
             return products.multiply_stored(product)[0]
 
         replace_products(editor, multiply, None, products.kind_of)
+    common.RemoveUnusedNodesPass()(editor.model)
+    common.RemoveUnusedOpsetsPass()(editor.model)
     editor.graph.outputs[0].shape = ir.Shape(["L", row_size])  # which our operators do not tell
     editor.graph.opset_imports[""], editor.model.ir_version = 24, 11  # as of the definitions of our operators
