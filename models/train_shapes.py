@@ -4,7 +4,7 @@
 
 It answers questions about the colour, form, place and number of shapes (`models.shapes`), and sees tiles as SmolVLM
 does: four and the whole in small. Everything random follows from ``SEED`` and the number of a step, so an interrupted
-run goes on from ``WORK/state.pt``. It takes one core, and about 20 minutes; the model is not kept in the repository.
+run goes on from ``WORK/state.pt``. It takes one core, and about ten minutes of it; nothing is kept in the repository.
 """
 
 from __future__ import annotations
