@@ -21,6 +21,7 @@ from reader_edge.remote.frames import (
     FromClient,
     FromServer,
     Resume,
+    SettingsPart,
     Tokens,
     Welcome,
 )
@@ -80,6 +81,7 @@ def _samples(folder: Path) -> list[bytes]:
         Drafted.of(RemoteTree(4, _TREE, check), is_hint=False),
         Ask(bytes(16), HINTS, settings.encoded(), [1, 2, 300]),
         Resume(bytes(16), 3, bytes(32)),
+        SettingsPart(settings.encoded()),
     )
     from_server: tuple[FromServer, ...] = (
         Tokens(3, [1, 2, 300]),
