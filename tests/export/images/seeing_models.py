@@ -28,7 +28,7 @@ QWEN_VISION = {
 
 _QWEN2_5_VISION = {
     **{name: value for name, value in QWEN_VISION.items() if name != "num_position_embeddings"},
-    **{"window_size": 16, "fullatt_block_indexes": [1]},
+    **{"window_size": 16, "fullatt_block_indexes": [1], "in_chans": 3, "spatial_patch_size": 4},  # as makers write it
 }
 
 PIXTRAL_VISION = {
