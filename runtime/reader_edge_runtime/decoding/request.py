@@ -14,7 +14,7 @@ from reader_edge_runtime.decoding.sampling.sampler import Sampler, TokenLogprob,
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.draft_hints import NO_HINTS, DraftHints
 from reader_edge_runtime.drafting.drafter import Drafter, RequestContext, RequestDrafter
-from reader_edge_runtime.drafting.payoff import AcceptanceEstimate
+from reader_edge_runtime.drafting.payoff import AcceptanceEstimate, Repetition
 from reader_edge_runtime.errors import ConfigError, DraftError, PromptError, PromptTooLongError, ProviderError
 from reader_edge_runtime.forward_result import ForwardResult
 from reader_edge_runtime.package.manifest import Manifest
@@ -88,6 +88,7 @@ class Request:
         self.sources: list[str] = []
         self.stats = GenerationStats(num_prompt_tokens=self.num_prompt_tokens)
         self.estimate, self.forced_estimate = AcceptanceEstimate(), AcceptanceEstimate()
+        self.repetition = Repetition()
         self.priority = self.num_read_tokens = 0
         self.on_progress: Callable[[int, int], None] | None = None
         self.drafter: RequestDrafter | None = None

@@ -30,6 +30,7 @@ _MEMORY = 0.95  # weight that each draft leaves to those before it
 _FIRST_PAYOFF_RATIO = 2.0  # of a drafter that is not known yet
 _PAYOFF_RATIO_MEMORY = 0.85  # weight that each draft's payoff_ratio leaves to those before it
 _MAX_BACKOFFS = 6  # in a row
+_FIRST_BACKOFF = 16  # what the longest one is divided by: where a draft takes as long as a step, one step is too little
 _INHERITED = 0.5  # weight that a request's drafts have for the next request
 _MOST_DOUBLINGS = 30
 
@@ -65,13 +66,21 @@ class AcceptanceEstimate:
         return AcceptanceEstimate(predicted, accepted, self.payoff_ratio, self.num_backoffs, self.backoff_left)
 
     def weigh(self, payoff_ratio: float, longest: int) -> None:
-        """Back off where recent drafts promised less than they took, each time twice as long, up to `longest` steps."""
+        """Back off where recent drafts, and this one, promised less than they took.
+
+        Each time twice as long, up to `longest` steps. A draft that pays is followed by another one, however few did
+        before: what kept a request from drafting may be over.
+        """
         self.payoff_ratio = _PAYOFF_RATIO_MEMORY * self.payoff_ratio + (1 - _PAYOFF_RATIO_MEMORY) * payoff_ratio
         if self.payoff_ratio >= 1:
             self.num_backoffs = 0
-            return
-        self.backoff_left = min(1 << self.num_backoffs, longest)
-        self.num_backoffs = min(self.num_backoffs + 1, _MOST_DOUBLINGS)
+        elif payoff_ratio < 1:
+            self.backoff_left = min(max(longest // _FIRST_BACKOFF, 1) << self.num_backoffs, longest)
+            self.num_backoffs = min(self.num_backoffs + 1, _MOST_DOUBLINGS)
+
+    def wake(self) -> None:
+        """Draft again although the backoff has not ended; a futile draft leads back to it."""
+        self.backoff_left, self.payoff_ratio = 0, max(self.payoff_ratio, 1.0)
 
     def learn(
         self, draft: DraftTree, tree: DraftTree, path: Sequence[int], next_token_id: int, is_forced: bool = False
@@ -96,6 +105,32 @@ class AcceptanceEstimate:
             accepted = int(child >= 0 and counts(draft.sources[child]))
         self.predicted = _MEMORY * self.predicted + predicted
         self.accepted = _MEMORY * self.accepted + accepted
+
+
+_REPEATED = 3  # tokens in a row
+_MOST_WATCHED = 4096  # tokens of a text that was not watched before
+
+
+class Repetition:
+    """Watches for a text that begins to repeat itself while nothing is drafted, in a thousandth of a draft's time.
+
+    A token repeats the text if it followed the same two tokens when they last came.
+    """
+
+    def __init__(self) -> None:
+        self._followers: dict[tuple[int, int], int] = {}
+        self._num_seen = self._num_repeated = 0
+
+    def is_shown_by(self, token_ids: Sequence[int]) -> bool:
+        """Whether a text, which has grown since the last call, repeated several tokens since it was last found to."""
+        for i in range(max(self._num_seen, len(token_ids) - _MOST_WATCHED, 2), len(token_ids)):
+            pair, token_id = (token_ids[i - 2], token_ids[i - 1]), token_ids[i]
+            self._num_repeated = self._num_repeated + 1 if self._followers.get(pair) == token_id else 0
+            self._followers[pair] = token_id
+        self._num_seen = len(token_ids)
+        is_shown = self._num_repeated >= _REPEATED
+        self._num_repeated *= not is_shown
+        return is_shown
 
 
 @dataclass(slots=True)

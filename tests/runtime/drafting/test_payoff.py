@@ -8,7 +8,7 @@ import pytest
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
-from reader_edge_runtime.drafting.payoff import AcceptanceEstimate, SourceGain
+from reader_edge_runtime.drafting.payoff import AcceptanceEstimate, Repetition, SourceGain
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.source import DraftSource
 
@@ -56,6 +56,33 @@ def test_backoff_doubles_up_to_the_longest_and_starts_again_after_success() -> N
     assert backoff_after(estimate, longest=20, payoff_ratio=PAYING) == 0
     assert not estimate.is_wasted
     assert [steps for _ in range(5) if (steps := backoff_after(estimate, longest=20))] == [1, 2, 4]
+
+
+def test_where_a_draft_takes_as_long_as_a_step_even_the_first_backoff_is_worth_it() -> None:
+    estimate = doubting()
+    assert [backoff_after(estimate, longest=160) for _ in range(6)] == [10, 20, 40, 80, 160, 160]
+
+
+def test_a_draft_that_pays_is_followed_by_another_however_few_did_before() -> None:
+    estimate = doubting()
+    assert [backoff_after(estimate, 20, payoff_ratio) for payoff_ratio in (WASTED, WASTED, 1.5, WASTED)] == [1, 2, 0, 4]
+
+
+def test_a_text_that_repeats_itself_is_noticed_after_three_tokens_and_again_after_three_more() -> None:
+    repetition, text = Repetition(), [1, 2, 3, 4, 5, 6, 1, 2, 9, 4, 5, 6, 1, 2, 9, 4]
+    shown = [number for number in range(len(text)) if repetition.is_shown_by(text[: number + 1])]
+    assert shown == [13]  # 6, 1 and 2 come behind what they came behind before; so do 9 and 4, but they are only two
+    assert not repetition.is_shown_by([*text, 7])
+    copied = Repetition()
+    assert copied.is_shown_by([1, 2, 3, 4, 5, 1, 2, 3, 4, 5])  # at once, where it was not watched before
+
+
+def test_one_that_is_woken_backs_off_again_after_one_futile_draft() -> None:
+    estimate = doubting()
+    waits = [backoff_after(estimate, longest=20) for _ in range(4)]
+    estimate.wake()
+    assert estimate.backoff_left == 0
+    assert backoff_after(estimate, longest=20) == 2 * waits[-1]
 
 
 def test_nobody_backs_off_while_drafts_promise_more_than_they_take_on_the_whole() -> None:

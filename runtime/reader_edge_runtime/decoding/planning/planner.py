@@ -213,8 +213,11 @@ class Planner:
                 path, token_ids, *_ = verification
                 requests[b].forced_estimate.learn(draft, plan.trees[b], path, token_ids[0], is_forced=True)
         for b in plan.backing_off:
-            requests[b].estimate.backoff_left -= 1
-            requests[b].stats.num_backoff_steps += 1
+            request = requests[b]
+            request.estimate.backoff_left -= 1
+            request.stats.num_backoff_steps += 1
+            if request.repetition.is_shown_by(request.drafted_ids):
+                request.estimate.wake()
         for b, draft in plan.drafts.items():
             request, verification = requests[b], accepted[b]
             request.has_drafted = True

@@ -268,6 +268,19 @@ def test_a_draft_that_does_not_pay_for_itself_is_verified_and_leads_to_a_backoff
     assert (made.width, made.backing_off, made.drafts) == (1, [0], {})
 
 
+@pytest.mark.parametrize("is_repeating", [False, True])
+def test_one_that_backs_off_drafts_again_as_soon_as_its_text_repeats_itself(is_repeating: bool) -> None:
+    planner, requests = planner_of(cost(growth=0.0)), [a_request()]
+    requests[0].estimate.backoff_left = 1000
+    num_drafts = 0
+    for number in range(20):
+        requests[0].token_ids.append(number % 5 if is_repeating else number)
+        made = plan(planner, requests, [1.0, 0.9])
+        settle(planner, made, requests)
+        num_drafts += len(made.drafts)
+    assert (num_drafts > 0) == is_repeating
+
+
 def test_what_trees_promise_to_save_is_their_tokens_time_without_what_their_nodes_add_to_the_pass() -> None:
     planner = planner_of(replace(cost(growth=0.1, batch_size=2), padding_share=0.0))
     requests = [a_request(), a_request()]
