@@ -28,6 +28,7 @@ _PRIOR_TOKENS = 1.0  # weight, in predicted tokens, of the first belief in a dra
 _FIRST_DOUBT = 0.5  # predicted tokens that count as refused before any draft was made
 _MEMORY = 0.95  # weight that each draft leaves to those before it
 _FIRST_PAYOFF_RATIO = 2.0  # of a drafter that is not known yet
+_MOST_INHERITED = 3.0  # of that: texts differ, and from a high mean it takes many futile drafts to back off
 _PAYOFF_RATIO_MEMORY = 0.85  # weight that each draft's payoff_ratio leaves to those before it
 _MAX_BACKOFFS = 6  # in a row
 _FIRST_BACKOFF = 16  # what the longest one is divided by: where a draft takes as long as a step, one step is too little
@@ -56,6 +57,11 @@ class AcceptanceEstimate:
         return min(1.0, (self.accepted + _PRIOR_TOKENS) / (self.predicted + _PRIOR_TOKENS))
 
     @property
+    def has_paid(self) -> bool:
+        """Whether drafts paid off better than is believed of a drafter that is not known yet."""
+        return self.payoff_ratio > _FIRST_PAYOFF_RATIO
+
+    @property
     def is_wasted(self) -> bool:
         """Whether drafts have long promised too little, so that not even their evidence is worth collecting."""
         return self.num_backoffs > _MAX_BACKOFFS
@@ -63,7 +69,8 @@ class AcceptanceEstimate:
     def for_next(self) -> "AcceptanceEstimate":
         """What the next request starts from: half the belief, and the same backoff."""
         predicted, accepted = _INHERITED * self.predicted, _INHERITED * self.accepted
-        return AcceptanceEstimate(predicted, accepted, self.payoff_ratio, self.num_backoffs, self.backoff_left)
+        payoff_ratio = min(self.payoff_ratio, _MOST_INHERITED)
+        return AcceptanceEstimate(predicted, accepted, payoff_ratio, self.num_backoffs, self.backoff_left)
 
     def weigh(self, payoff_ratio: float, longest: int) -> None:
         """Back off where recent drafts, and this one, promised less than they took.
@@ -107,7 +114,6 @@ class AcceptanceEstimate:
         self.accepted = _MEMORY * self.accepted + accepted
 
 
-_REPEATED = 3  # tokens in a row
 _MOST_WATCHED = 4096  # tokens of a text that was not watched before
 
 
@@ -121,14 +127,14 @@ class Repetition:
         self._followers: dict[tuple[int, int], int] = {}
         self._num_seen = self._num_repeated = 0
 
-    def is_shown_by(self, token_ids: Sequence[int]) -> bool:
-        """Whether a text, which has grown since the last call, repeated several tokens since it was last found to."""
+    def is_shown_by(self, token_ids: Sequence[int], num_tokens: int) -> bool:
+        """Whether a text, which has grown since the last call, repeated so many tokens since it was last found to."""
         for i in range(max(self._num_seen, len(token_ids) - _MOST_WATCHED, 2), len(token_ids)):
             pair, token_id = (token_ids[i - 2], token_ids[i - 1]), token_ids[i]
             self._num_repeated = self._num_repeated + 1 if self._followers.get(pair) == token_id else 0
             self._followers[pair] = token_id
         self._num_seen = len(token_ids)
-        is_shown = self._num_repeated >= _REPEATED
+        is_shown = self._num_repeated >= num_tokens
         self._num_repeated *= not is_shown
         return is_shown
 

@@ -70,11 +70,11 @@ def test_a_draft_that_pays_is_followed_by_another_however_few_did_before() -> No
 
 def test_a_text_that_repeats_itself_is_noticed_after_three_tokens_and_again_after_three_more() -> None:
     repetition, text = Repetition(), [1, 2, 3, 4, 5, 6, 1, 2, 9, 4, 5, 6, 1, 2, 9, 4]
-    shown = [number for number in range(len(text)) if repetition.is_shown_by(text[: number + 1])]
+    shown = [number for number in range(len(text)) if repetition.is_shown_by(text[: number + 1], 3)]
     assert shown == [13]  # 6, 1 and 2 come behind what they came behind before; so do 9 and 4, but they are only two
-    assert not repetition.is_shown_by([*text, 7])
+    assert not repetition.is_shown_by([*text, 7], 3)
     copied = Repetition()
-    assert copied.is_shown_by([1, 2, 3, 4, 5, 1, 2, 3, 4, 5])  # at once, where it was not watched before
+    assert copied.is_shown_by([1, 2, 3, 4, 5, 1, 2, 3, 4, 5], 3)  # at once, where it was not watched before
 
 
 def test_one_that_is_woken_backs_off_again_after_one_futile_draft() -> None:
@@ -115,6 +115,13 @@ def test_the_next_request_neither_trusts_nor_drafts_sooner() -> None:
     assert following.payoff_ratio < 1
     assert following.acceptance_factor < 0.3
     assert following.backoff_left == 16
+
+
+def test_the_next_request_finds_out_soon_that_what_paid_before_does_not_pay_any_more() -> None:
+    following = AcceptanceEstimate(payoff_ratio=100.0).for_next()
+    assert following.has_paid
+    assert not AcceptanceEstimate().has_paid
+    assert any(backoff_after(following, longest=20) for _ in range(8))
 
 
 TOKEN_S, CALL_S = 10e-3, 1e-3

@@ -25,6 +25,9 @@ _MOST_ROWS = 128  # of a pass, padding included: each takes memory for a row of 
 _WASTED_SHARE = 0.005  # share of decoding time that futile drafts take in the long run
 _START_SHARE = 0.02  # share of a request's coming plain steps that a wasted first draft may take
 _INVESTED = 0.05  # share of what drafts as good as the last ones would save in these steps that it may take besides
+_COSTLY = 20  # steps of a longest backoff from which on a draft takes long beside a plain step: a tenth of it
+_REPEATED = 3  # tokens in a row that end a backoff
+_START_REPEATED = 2  # before the first draft, so many times those that take as long as it besides
 _PLAIN_EVERY = 64  # drafted steps after which one is plain, so that the time of a plain step stays known
 
 _PAST_STEP = 64  # committed rows between which a plain step is taken to last as long
@@ -92,8 +95,15 @@ class Planner:
         self._reads_prompts = cost.row_s * _ROWS_A_PASS <= times[min(_TYPICAL_WIDTH, len(times) - 1)]
 
     def begin(self) -> AcceptanceEstimate:
-        """The estimate of a new request, which starts from what the last one taught."""
-        return self._last_estimate.for_next()
+        """The estimate of a new request, which starts from what the last one taught.
+
+        Where a draft takes long beside a plain step, and drafting has not paid of late, a short answer could not make
+        up for the start: the request begins in a backoff.
+        """
+        estimate, longest = self._last_estimate.for_next(), self._longest_backoff([0])
+        if longest > _COSTLY and not estimate.has_paid:
+            estimate.backoff_left = max(estimate.backoff_left, longest // 2)
+        return estimate
 
     def may_begin(self, request: Request) -> bool:
         """Whether a new request gets a drafter: it can make up for its start, may try all the same, or has hints."""
@@ -216,7 +226,7 @@ class Planner:
             request = requests[b]
             request.estimate.backoff_left -= 1
             request.stats.num_backoff_steps += 1
-            if request.repetition.is_shown_by(request.drafted_ids):
+            if request.repetition.is_shown_by(request.drafted_ids, self._num_repeated(request, plan.pasts)):
                 request.estimate.wake()
         for b, draft in plan.drafts.items():
             request, verification = requests[b], accepted[b]
@@ -230,6 +240,11 @@ class Planner:
     def _longest_backoff(self, pasts: Sequence[int]) -> int:
         """Steps, so that futile drafts take no more than their share."""
         return int(self._draft_s(1) * len(pasts) / (_WASTED_SHARE * self._step_s(pasts)))
+
+    def _num_repeated(self, request: Request, pasts: Sequence[int]) -> int:
+        """Tokens in a row that must repeat a text until drafts of it are worth a try."""
+        num_steps = 0.0 if request.has_drafted else self.overheads.first_draft_s / self._step_s(pasts)
+        return _REPEATED + int(_START_REPEATED * num_steps)
 
     def _is_wasted_start(self, request: Request, pasts: Sequence[int]) -> bool:
         """Whether a request never drafted, and its coming tokens are not expected to make up for starting."""

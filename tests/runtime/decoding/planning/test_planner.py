@@ -281,6 +281,34 @@ def test_one_that_backs_off_drafts_again_as_soon_as_its_text_repeats_itself(is_r
     assert (num_drafts > 0) == is_repeating
 
 
+@pytest.mark.parametrize(
+    ("draft_s", "has_paid", "is_begun"), [(1e-4, False, True), (8e-3, False, False), (8e-3, True, True)]
+)
+def test_where_drafts_take_long_a_request_begins_plainly_unless_they_paid_before(
+    draft_s: float, has_paid: bool, is_begun: bool
+) -> None:
+    planner = planner_of(cost(growth=0.0), overheads=replace(NOTHING, draft_s=draft_s))
+    before = a_request()
+    before.estimate.payoff_ratio = 5.0 if has_paid else 1.0
+    planner.end(before, seconds=0.0)
+    request = a_request(max_tokens=400)
+    request.estimate = planner.begin()
+    assert bool(plan(planner, [request], [1.0, 0.9]).drafts) == is_begun
+
+
+def test_before_its_first_draft_a_text_must_repeat_itself_for_longer_to_make_up_for_the_start() -> None:
+    planner = planner_of(cost(growth=0.0), overheads=replace(NOTHING, start_s=0.02))
+    repeated = []
+    for has_drafted in (False, True):
+        request = a_request(max_tokens=400, is_believed=has_drafted)
+        request.estimate.backoff_left = 1000
+        while request.estimate.backoff_left:
+            request.token_ids.append(len(request.token_ids) % 20)
+            settle(planner, plan(planner, [request], [1.0]), [request])
+        repeated.append(len(request.token_ids))
+    assert repeated[0] - repeated[1] >= 2
+
+
 def test_what_trees_promise_to_save_is_their_tokens_time_without_what_their_nodes_add_to_the_pass() -> None:
     planner = planner_of(replace(cost(growth=0.1, batch_size=2), padding_share=0.0))
     requests = [a_request(), a_request()]
