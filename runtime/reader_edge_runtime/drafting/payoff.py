@@ -118,7 +118,7 @@ _MOST_WATCHED = 4096  # tokens of a text that was not watched before
 
 
 class Repetition:
-    """Watches for a text that begins to repeat itself while nothing is drafted, in a thousandth of a draft's time.
+    """Watches for a text that begins to repeat itself while nothing is drafted, in a hundredth of a draft's time.
 
     A token repeats the text if it followed the same two tokens when they last came.
     """
