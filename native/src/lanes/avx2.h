@@ -9,7 +9,7 @@ namespace reader_edge::READER_EDGE_LANES {
 constexpr int kUnsignedOffset = 0;
 constexpr int kRowTile = 2, kSumVectors = 2;
 constexpr int kBlockTile = 2, kUnpackedTile = 2, kCodeTile = 4, kUnpackRows = 17;
-constexpr bool kIsUnpackingDear = true;
+constexpr int kWidePanels = 1, kWideTile = 4, kWideRows = 5;
 constexpr int kKeyTile = 4, kValueTile = 1, kStateVectors = 2;
 
 }  // namespace reader_edge::READER_EDGE_LANES

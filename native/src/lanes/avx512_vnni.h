@@ -9,7 +9,7 @@ constexpr int kUnsignedOffset = 128;
 constexpr int kRowTile = 6, kSumVectors = 4;
 constexpr int kBlockTile = 10, kUnpackedTile = 12, kCodeTile = 12, kUnpackRows = 17;
 constexpr int kScoreTile = 8, kWeightTile = 3;
-constexpr bool kIsUnpackingDear = false;
+constexpr int kWidePanels = 2, kWideTile = 6, kWideRows = 17;
 constexpr int kKeyTile = 8, kValueTile = 4, kStateVectors = 4;
 
 }  // namespace reader_edge::READER_EDGE_LANES

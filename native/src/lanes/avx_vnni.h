@@ -9,7 +9,7 @@ constexpr int kUnsignedOffset = 128;
 constexpr int kRowTile = 3, kSumVectors = 2;
 constexpr int kBlockTile = 3, kUnpackedTile = 3, kCodeTile = 4, kUnpackRows = 17;
 constexpr int kScoreTile = 2, kWeightTile = 3;
-constexpr bool kIsUnpackingDear = true;
+constexpr int kWidePanels = 1, kWideTile = 4, kWideRows = 5;
 constexpr int kKeyTile = 4, kValueTile = 1, kStateVectors = 2;
 
 }  // namespace reader_edge::READER_EDGE_LANES

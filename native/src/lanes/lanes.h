@@ -12,8 +12,8 @@
 // at a time, of four), kBlockTile, kUnpackedTile, kCodeTile, kScoreTile (with 32 keys), kWeightTile. kKeyTile: keys whose
 // scores are in registers together; kValueTile: vectors of values, with sums of four rows, or of kWeightTile.
 // kStateVectors: of a recurrent state's columns, that are walked together.
-// kUnpackRows: from how many rows on 4-bit weights are unpacked once for all. kIsUnpackingDear: codes of five and six bits
-// are unpacked once for all tiles, since their high bits take several instructions.
+// kUnpackRows: from how many rows on 4-bit weights are unpacked once for all. kWideRows: from how many on tiles of
+// kWideTile rows times kWidePanels panels of a GGUF file's blocks go through a chunk after another.
 //
 // Lanes       first_lanes(n)             those below n, all from 16 on
 // Floats      load(p), load(p, lanes)    others are zero; at any address

@@ -13,7 +13,7 @@ constexpr int kUnsignedOffset = 0;
 constexpr int kRowTile = 6, kSumVectors = 1;
 constexpr int kBlockTile = 2, kUnpackedTile = 3, kCodeTile = 4, kUnpackRows = 9;
 constexpr int kScoreTile = 2, kWeightTile = 2;
-constexpr bool kIsUnpackingDear = true;
+constexpr int kWidePanels = 1, kWideTile = 4, kWideRows = 5;
 constexpr int kKeyTile = 4, kValueTile = 1, kStateVectors = 2;
 
 struct Floats {

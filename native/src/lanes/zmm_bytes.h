@@ -95,6 +95,7 @@ class CodeSums {
  public:
   void start(std::int32_t start) { sums_ = all(start); }
   void add(Bytes codes, const std::int8_t* four) { add_dot_products(sums_, codes, four); }
+  void add(Bytes codes, Bytes four) { add_dot_products(sums_, codes, four); }
   Ints total() const { return sums_; }
 
  private:

@@ -32,7 +32,7 @@ class ExpertProduct {
     float* const output = call.output<float>(0, {rows.sizes[0], static_cast<std::int64_t>(num_outputs)}).data;
     if (num_rows == 0) return;
 
-    const RowTasks sizes{num_rows,              num_inputs,             num_outputs,           matrices_.row_bytes(),
+    const RowTasks sizes{num_rows,              num_inputs,             num_outputs,           matrices_.pass_bytes(),
                          matrices_.tile_rows(), matrices_.num_panels(), matrices_.panel_bytes()};
     const auto rounded = matrices_.rows(sent.places.data(), num_rows);
     sizes.round_rows(call, [&](std::size_t index) {

@@ -16,7 +16,7 @@
 namespace reader_edge {
 
 // Matrices (RowMatrices, BlockMatrices or GgufMatrices) has sizes (num_matrices,
-// num_inputs, num_outputs), how rows and weights are read (row_bytes, tile_rows, num_panels, panel_outputs, panel_bytes), and
+// num_inputs, num_outputs), how rows and weights are read (pass_bytes, tile_rows, num_panels, panel_outputs, panel_bytes), and
 //   Rows rows(places, count)                 room for rounded rows, in memory that a thread keeps from call to call
 //   round(rows, index, row, matrix)          one of them
 //   multiply(rows, matrix, first, last, output)   some of them times a run of panels, to their places
@@ -42,7 +42,7 @@ class LinearProduct {
     if (num_rows == 0) return;
 
     const DistinctRows distinct = distinct_rows(rows.data, num_rows, num_inputs);
-    const RowTasks tasks{distinct.count,        num_inputs,             num_outputs,           matrices_.row_bytes(),
+    const RowTasks tasks{distinct.count,        num_inputs,             num_outputs,           matrices_.pass_bytes(),
                          matrices_.tile_rows(), matrices_.num_panels(), matrices_.panel_bytes()};
     const auto rounded = matrices_.rows(distinct.places, distinct.count);
     tasks.round_rows(call, [&](std::size_t index) {

@@ -8,17 +8,18 @@
 
 namespace reader_edge {
 
-// Rows (count, num_inputs), row_bytes each when they are rounded, times num_panels panels of outputs, panel_bytes each.
+// Rows (count, num_inputs) times num_panels panels of outputs, panel_bytes each. pass_bytes: of a rounded row, what all
+// rows read before any reads on.
 struct RowTasks {
   static constexpr std::size_t kTaskBytes = 48 * 1024;    // of weights: many tasks a thread, so that threads end together
   static constexpr std::size_t kGroupBytes = 384 * 1024;  // of rounded rows: they stay in a core's own cache
   static constexpr std::size_t kSerialProducts = 64 * 1024;  // fewer are not worth waking threads
   static constexpr std::size_t kSerialRounded = 16 * 1024;   // values, likewise
 
-  std::size_t num_rows, num_inputs, num_outputs, row_bytes, tile_rows, num_panels, panel_bytes;
+  std::size_t num_rows, num_inputs, num_outputs, pass_bytes, tile_rows, num_panels, panel_bytes;
 
   // Rows that share each read of the weights, and panels of a task.
-  std::size_t group_rows() const { return std::max(kGroupBytes / row_bytes / tile_rows * tile_rows, tile_rows); }
+  std::size_t group_rows() const { return std::max(kGroupBytes / pass_bytes / tile_rows * tile_rows, tile_rows); }
   std::size_t run_panels() const { return (kTaskBytes + panel_bytes - 1) / panel_bytes; }
 
   // round(row) for each row.

@@ -17,27 +17,40 @@
 namespace reader_edge::READER_EDGE_LANES {
 namespace {
 
-// A block of kCount rows, added to their totals, whose sums grow side by side: each waits for its last instruction. More
-// than registers hold, which costs less than a few rows at a time. The order of these operations is a promise.
-template <class Form, std::size_t kCount>
-[[gnu::always_inline]] inline void add_block(Floats* totals, const Bytes (&codes)[Form::kInputs / 4], Floats scale,
-                                             Floats minimum, const GgufRows& rows, const RowPointers<kCount>& values,
-                                             std::size_t row, std::size_t block) {
-  constexpr std::size_t kInputs = Form::kInputs;
+// A block of kCount rows times kPanels panels, added to their totals, whose sums grow side by side: each waits for its
+// last instruction. More than registers hold, which costs less than a few rows at a time. The order of these operations
+// is a promise. Of a panel, codes(g, p): four inputs of each output; scale(p), minimum(p).
+template <class Form, std::size_t kCount, std::size_t kPanels, class Codes, class Scale, class Minimum>
+[[gnu::always_inline]] inline void add_block(Floats (&totals)[kCount][kPanels], const Codes& codes, const Scale& scale,
+                                             const Minimum& minimum, const GgufRows& rows,
+                                             const RowPointers<kCount>& values, std::size_t row, std::size_t block) {
   const std::size_t at = row * rows.num_blocks + block, stride = rows.num_blocks;
-  CodeSums<Form::kSumBits> sums[kCount];
+  CodeSums<Form::kSumBits> sums[kCount][kPanels];
 #pragma GCC unroll 12
-  for (std::size_t m = 0; m < kCount; ++m) sums[m].start(Form::kHasMinima ? 0 : rows.offsets[at + m * stride]);
+  for (std::size_t m = 0; m < kCount; ++m) {
+    for (auto& sum : sums[m]) sum.start(Form::kHasMinima ? 0 : rows.offsets[at + m * stride]);
+  }
 #pragma GCC unroll 8
-  for (std::size_t g = 0; g < kInputs / 4; ++g) {
+  for (std::size_t g = 0; g < Form::kInputs / 4; ++g) {
+    Bytes levels[kPanels];
+    for (std::size_t p = 0; p < kPanels; ++p) levels[p] = codes(g, p);
 #pragma GCC unroll 12
-    for (std::size_t m = 0; m < kCount; ++m) sums[m].add(codes[g], values.at(m, g * 4));
+    for (std::size_t m = 0; m < kCount; ++m) {
+      if constexpr (kPanels == 1) {
+        sums[m][0].add(levels[0], values.at(m, g * 4));
+      } else {
+        const Bytes four = values.four(m, g * 4);  // one read for all panels
+        for (std::size_t p = 0; p < kPanels; ++p) sums[m][p].add(levels[p], four);
+      }
+    }
   }
 #pragma GCC unroll 12
   for (std::size_t m = 0; m < kCount; ++m) {
-    const Floats sum = number_of(sums[m].total()) * all(rows.scales[at + m * stride]);
-    totals[m] = fma(scale, sum, totals[m]);
-    if constexpr (Form::kHasMinima) totals[m] = fma(minimum, all(rows.sums[at + m * stride]), totals[m]);
+    for (std::size_t p = 0; p < kPanels; ++p) {
+      const Floats sum = number_of(sums[m][p].total()) * all(rows.scales[at + m * stride]);
+      totals[m][p] = fma(scale(p), sum, totals[m][p]);
+      if constexpr (Form::kHasMinima) totals[m][p] = fma(minimum(p), all(rows.sums[at + m * stride]), totals[m][p]);
+    }
   }
 }
 
@@ -48,9 +61,9 @@ void multiply_tile(const GgufRows& rows, std::size_t row, const GgufWeight& weig
   constexpr std::size_t kInputs = Form::kInputs;
   const Bytes table = Form::kHasLevels ? in_all_quarters(weight.type().levels) : Bytes{};
   RowPointers<kRows> values(rows.values + row * rows.stride, rows.stride);
-  Floats totals[kRows];
+  Floats totals[kRows][1];
 #pragma GCC unroll 12
-  for (std::size_t m = 0; m < kRows; ++m) totals[m] = all(0.0f);
+  for (std::size_t m = 0; m < kRows; ++m) totals[m][0] = all(0.0f);
   for (std::size_t first = 0; first < rows.num_blocks; first += Form::kChunkBlocks) {
     const std::size_t count = std::min(Form::kChunkBlocks, rows.num_blocks - first);
     const std::size_t scale_bytes = weight.scale_bytes(count);
@@ -60,107 +73,130 @@ void multiply_tile(const GgufRows& rows, std::size_t row, const GgufWeight& weig
     for (std::size_t b = 0; b < count; ++b, chunk += Form::kBlockBytes) {
       Bytes codes[kInputs / 4];
       load_levels<Form>(chunk, table, codes);
-      add_block<Form, kRows>(totals, codes, numbers.scale(b), numbers.minimum(b), rows, values, row, first + b);
+      const auto codes_of = [&](std::size_t g, std::size_t) { return codes[g]; };
+      const auto scale = [it = numbers.scale(b)](std::size_t) { return it; };
+      const auto minimum = [it = numbers.minimum(b)](std::size_t) { return it; };
+      add_block<Form>(totals, codes_of, scale, minimum, rows, values, row, first + b);
       values.advance(kInputs);
     }
   }
 #pragma GCC unroll 12
   for (std::size_t m = 0; m < kRows; ++m) {
-    store(output + rows.places[row + m] * weight.num_outputs(), totals[m], outputs);
+    store(output + rows.places[row + m] * weight.num_outputs(), totals[m][0], outputs);
   }
 }
 
-using Tile = decltype(&multiply_tile<Form<32, 4, false>, 1>);
-
-template <class Form, std::size_t... kBefore>
-Tile tile_of(std::size_t num_rows, std::index_sequence<kBefore...>) {
-  static constexpr Tile kTiles[] = {multiply_tile<Form, kBefore + 1>...};
-  return kTiles[num_rows - 1];
-}
-
-Tile tile_of(const GgufType& type, std::size_t num_rows) {
-  constexpr auto kHeights = std::make_index_sequence<kCodeTile>();
-  if (type.has_super_blocks()) {
-    if (type.levels != nullptr) return tile_of<Form<32, 4, false, Numbers::kShared, 8>>(num_rows, kHeights);
-    return type.bits == 4   ? tile_of<Form<32, 4, true, Numbers::kShared>>(num_rows, kHeights)
-           : type.bits == 5 ? tile_of<Form<32, 5, true, Numbers::kShared>>(num_rows, kHeights)
-                            : tile_of<Form<16, 6, false, Numbers::kShared>>(num_rows, kHeights);
-  }
-  if (type.levels != nullptr) {
-    return type.has_byte_levels() ? tile_of<Form<32, 4, false, Numbers::kHalves, 8>>(num_rows, kHeights)
-                                  : tile_of<Form<32, 4, false, Numbers::kPowers, 5>>(num_rows, kHeights);
-  }
-  if (type.bits == 8) return tile_of<Form<32, 8, false>>(num_rows, kHeights);
-  if (type.bits == 5) {
-    return type.has_minima ? tile_of<Form<32, 5, true>>(num_rows, kHeights) : tile_of<Form<32, 5, false>>(num_rows, kHeights);
-  }
-  return type.has_minima ? tile_of<Form<32, 4, true>>(num_rows, kHeights) : tile_of<Form<32, 4, false>>(num_rows, kHeights);
-}
-
-// A chunk of a panel as tiles share it: the levels of its blocks, four inputs of each output to a vector.
-struct UnpackedChunk {
-  alignas(kVector) std::int8_t levels[kGgufChunkInputs * kGgufOutputs];
-  alignas(kVector) float scales[kMaxBlocks * kGgufOutputs], minima[kMaxBlocks * kGgufOutputs];
-  std::size_t first, count;  // blocks
+// A chunk of kWidePanels panels as tiles share it: where its blocks are, or their levels, four inputs of each output to a
+// vector, those of all panels side by side.
+struct WideChunk {
+  const std::int8_t* blocks[kWidePanels];
+  const std::int8_t *ahead[kWidePanels], *end[kWidePanels];  // of each panel, `lines` a block of each tile are fetched early,
+  std::size_t others;                                        // and behind its end what lies so much further
+  alignas(kVector) std::int8_t levels[kGgufChunkInputs * kGgufOutputs * kWidePanels];
+  alignas(kVector) float scales[kMaxBlocks * kGgufOutputs * kWidePanels], minima[kMaxBlocks * kGgufOutputs * kWidePanels];
+  std::size_t first, count, lines;  // first, count: blocks
 };
 
+// Whether tiles read blocks as they are, since ports are free beside those of products.
 template <class Form>
-void unpack_chunk(const GgufWeight& weight, const std::int8_t* packed, UnpackedChunk& chunk) {
-  const std::size_t scale_bytes = weight.scale_bytes(chunk.count);
-  for (std::size_t i = 0; i < scale_bytes; i += kVector) fetch_early(packed + i + kAhead);
+constexpr bool kIsReadPacked = kWidePanels > 1 && (Form::kBits == 4 || Form::kBits == 8) && !Form::kHasLevels;
+
+// A panel's part of a chunk.
+template <class Form>
+void unpack_chunk(const GgufWeight& weight, const std::int8_t* packed, std::size_t panel, WideChunk& chunk) {
   const ChunkNumbers<Form> numbers(packed, chunk.count);
   for (std::size_t b = 0; b < chunk.count; ++b) {
-    store(chunk.scales + b * kGgufOutputs, numbers.scale(b));
-    if constexpr (Form::kHasMinima) store(chunk.minima + b * kGgufOutputs, numbers.minimum(b));
+    store(chunk.scales + (b * kWidePanels + panel) * kGgufOutputs, numbers.scale(b));
+    if constexpr (Form::kHasMinima) store(chunk.minima + (b * kWidePanels + panel) * kGgufOutputs, numbers.minimum(b));
   }
-  packed += scale_bytes;
-  std::int8_t* out = chunk.levels;
+  packed += weight.scale_bytes(chunk.count);
+  chunk.blocks[panel] = packed;
+  if constexpr (kIsReadPacked<Form>) return;
+  const Bytes table = Form::kHasLevels ? in_all_quarters(weight.type().levels) : Bytes{};
+  std::int8_t* out = chunk.levels + panel * kVector;
   for (std::size_t b = 0; b < chunk.count; ++b, packed += Form::kBlockBytes) {
     Bytes codes[Form::kInputs / 4];
-    load_levels<Form>(packed, Bytes{}, codes);
-    for (const Bytes& levels : codes) store_bytes(std::exchange(out, out + kVector), levels);
+    load_levels<Form>(packed, table, codes);
+    for (const Bytes& levels : codes) store_bytes(std::exchange(out, out + kWidePanels * kVector), levels);
   }
 }
 
-// kRows rows from `row` on times a chunk, added to what all rows have so far.
+// kRows rows from `row` on times a chunk, added to what all rows have so far (R, kWidePanels).
 template <class Form, std::size_t kRows>
-void add_chunk(const GgufRows& rows, std::size_t row, const UnpackedChunk& chunk, Floats* kept) {
-  Floats totals[kRows];
+void add_chunk(const GgufRows& rows, std::size_t row, WideChunk& chunk, Floats* kept) {
+  Floats totals[kRows][kWidePanels];
+  Floats* const mine = kept + row * kWidePanels;
 #pragma GCC unroll 12
-  for (std::size_t m = 0; m < kRows; ++m) totals[m] = kept[row + m];
-  const std::int8_t* levels = chunk.levels;
+  for (std::size_t m = 0; m < kRows; ++m) {
+    for (std::size_t p = 0; p < kWidePanels; ++p) totals[m][p] = mine[m * kWidePanels + p];
+  }
+  constexpr std::size_t kGroups = Form::kInputs / 4;
+  const std::int8_t* levels = kIsReadPacked<Form> ? chunk.blocks[0] : chunk.levels;
+  const std::ptrdiff_t apart = kIsReadPacked<Form> ? chunk.blocks[kWidePanels - 1] - levels : kVector;
   RowPointers<kRows> values(rows.values + row * rows.stride + chunk.first * Form::kInputs, rows.stride);
   for (std::size_t b = 0; b < chunk.count; ++b) {
-    Bytes codes[Form::kInputs / 4];
-#pragma GCC unroll 8
-    for (Bytes& four : codes) four = load_bytes(std::exchange(levels, levels + kVector));
-    const Floats scale = load(chunk.scales + b * kGgufOutputs);
-    const Floats minimum = Form::kHasMinima ? load(chunk.minima + b * kGgufOutputs) : scale;
-    add_block<Form, kRows>(totals, codes, scale, minimum, rows, values, row, chunk.first + b);
+    if (b % (kVector / Form::kInputs) == 0) {  // rows of the next tile
+#pragma GCC unroll 12
+      for (std::size_t m = 0; m < kRows; ++m) fetch(values.at(m, kRows * rows.stride));
+    }
+    for (std::size_t i = 0; i < chunk.lines; ++i) {
+      for (std::size_t p = 0; p < kWidePanels; ++p, chunk.ahead[p - 1] += kVector) {
+        fetch_early(chunk.ahead[p] + (chunk.ahead[p] < chunk.end[p] ? 0 : chunk.others));
+      }
+    }
+    const auto codes = [&](std::size_t g, std::size_t p) {
+      const std::int8_t* const place = levels + static_cast<std::ptrdiff_t>(p) * apart;
+      if constexpr (!kIsReadPacked<Form>) return load_bytes(place + g * kWidePanels * kVector);
+      if constexpr (Form::kBits == 8) return lowered(load_bytes(place + g * kVector));
+      const Bytes both = load_bytes(place + g % (kGroups / 2) * kVector);
+      return g < kGroups / 2 ? low_halves(both) : high_halves(both);
+    };
+    const auto scale = [&](std::size_t p) { return load(chunk.scales + (b * kWidePanels + p) * kGgufOutputs); };
+    const auto minimum = [&](std::size_t p) { return load(chunk.minima + (b * kWidePanels + p) * kGgufOutputs); };
+    add_block<Form>(totals, codes, scale, minimum, rows, values, row, chunk.first + b);
+    levels += kIsReadPacked<Form> ? Form::kBlockBytes : kGroups * kWidePanels * kVector;
     values.advance(Form::kInputs);
   }
 #pragma GCC unroll 12
-  for (std::size_t m = 0; m < kRows; ++m) kept[row + m] = totals[m];
+  for (std::size_t m = 0; m < kRows; ++m) {
+    for (std::size_t p = 0; p < kWidePanels; ++p) mine[m * kWidePanels + p] = totals[m][p];
+  }
 }
 
-// All rows times a panel, each of whose chunks is unpacked once for all tiles.
+// All rows times `many` panels, kWidePanels at most, chunk by chunk, so that what tiles share stays in the nearest cache.
 template <class Form>
-void multiply_unpacked(const GgufRows& rows, const GgufWeight& weight, const std::int8_t* packed, Lanes outputs,
-                       float* output) {
+void multiply_wide(const GgufRows& rows, const GgufWeight& weight, std::size_t panel, std::size_t many, float* output) {
   thread_local Scratch kept;
-  auto* const totals = reinterpret_cast<Floats*>(kept.take<float>(static_cast<std::int64_t>(rows.count * kLanes)));
-  std::fill_n(totals, rows.count, all(0.0f));
-  UnpackedChunk chunk;
+  const std::size_t num_totals = rows.count * kWidePanels;
+  auto* const totals = reinterpret_cast<Floats*>(kept.take<float>(static_cast<std::int64_t>(num_totals * kLanes)));
+  std::fill_n(totals, num_totals, all(0.0f));
+  const auto place = [&](std::size_t row, std::size_t p) {
+    return output + rows.places[row] * weight.num_outputs() + (panel + p) * kGgufOutputs;
+  };
+  WideChunk chunk;
+  chunk.others = (kWidePanels - 1) * weight.panel_bytes();
+  std::size_t at = 0;  // in a panel
   for (chunk.first = 0; chunk.first < rows.num_blocks; chunk.first += Form::kChunkBlocks) {
     chunk.count = std::min(Form::kChunkBlocks, rows.num_blocks - chunk.first);
-    unpack_chunk<Form>(weight, packed, chunk);
-    packed += weight.chunk_bytes(chunk.count);
-    for_tiles<kCodeTile>(rows.count, [&](std::size_t row, auto height) {
+    for (std::size_t p = 0; p < kWidePanels; ++p) {  // where there is no second one, the first in its place
+      const std::int8_t* const packed = weight.panel(panel + std::min(p, many - 1));
+      chunk.ahead[p] = packed + at + kAhead;
+      chunk.end[p] = packed + weight.panel_bytes();
+      unpack_chunk<Form>(weight, packed + at, p, chunk);
+    }
+    const std::size_t num_times = (rows.count + kWideTile - 1) / kWideTile * chunk.count;
+    chunk.lines = (weight.chunk_bytes(chunk.count) / kVector + num_times - 1) / num_times;
+    at += weight.chunk_bytes(chunk.count);
+    for_tiles<kWideTile>(rows.count, [&](std::size_t row, auto height) {
+      for (std::size_t m = 0; at == weight.panel_bytes() && m < height; ++m) {
+        for (std::size_t p = 0; p < many; ++p) fetch(place(row + m, p));
+      }
       add_chunk<Form, height>(rows, row, chunk, totals);
     });
   }
-  for (std::size_t row = 0; row < rows.count; ++row) {
-    store(output + rows.places[row] * weight.num_outputs(), totals[row], outputs);
+  for (std::size_t p = 0; p < many; ++p) {
+    const Lanes outputs = first_lanes(weight.num_outputs() - (panel + p) * kGgufOutputs);
+    for (std::size_t row = 0; row < rows.count; ++row) store(place(row, p), totals[row * kWidePanels + p], outputs);
   }
 }
 
@@ -186,28 +222,48 @@ void round_blocks(const float* row, const GgufType& type, const GgufRows& rows, 
   }
 }
 
-void multiply_tiles(const GgufRows& rows, const GgufWeight& weight, const std::int8_t* packed, Lanes outputs, float* output) {
-  for_tiles<kCodeTile>(rows.count, [&](std::size_t row, auto height) {
-    tile_of(weight.type(), height)(rows, row, weight, packed, outputs, output);
-  });
+constexpr std::size_t kManyRows = 32;  // for which chunks are worth unpacking in any form of less than a byte
+
+template <class Form>
+void multiply_panels(const GgufRows& rows, const GgufWeight& weight, std::size_t first, std::size_t last, float* output) {
+  if constexpr (kWidePanels > 1 || Form::kBits < 8) {
+    constexpr bool kIsUnpackingDear = Form::kBits == 5 || Form::kBits == 6;  // it takes several instructions
+    constexpr std::size_t kLeastRows = kWidePanels > 1 || kIsUnpackingDear ? kWideRows : kManyRows;
+    for (; rows.count >= kLeastRows && first < last; first += kWidePanels) {
+      multiply_wide<Form>(rows, weight, first, std::min<std::size_t>(last - first, kWidePanels), output);
+    }
+  }
+  for (; first < last; ++first) {
+    const std::size_t begin = first * kGgufOutputs;
+    const Lanes outputs = first_lanes(weight.num_outputs() - begin);
+    for_tiles<kCodeTile>(rows.count, [&](std::size_t row, auto height) {
+      multiply_tile<Form, height>(rows, row, weight, weight.panel(first), outputs, output + begin);
+    });
+  }
 }
 
-void multiply_panel(const GgufRows& rows, const GgufWeight& weight, std::size_t panel, float* output) {
-  const std::size_t begin = panel * kGgufOutputs;
-  const Lanes outputs = first_lanes(weight.num_outputs() - begin);
-  const GgufType& type = weight.type();
-  auto multiply = multiply_tiles;
-  if (kIsUnpackingDear && type.qh_bits() > 0 && rows.count > kCodeTile) {
-    multiply = type.bits == 6              ? multiply_unpacked<Form<16, 6, false, Numbers::kShared>>
-               : type.has_super_blocks() ? multiply_unpacked<Form<32, 5, true, Numbers::kShared>>
-               : type.has_minima         ? multiply_unpacked<Form<32, 5, true>>
-                                         : multiply_unpacked<Form<32, 5, false>>;
+auto multiply_of(const GgufType& type) {
+  if (type.has_super_blocks()) {
+    if (type.levels != nullptr) return multiply_panels<Form<32, 4, false, Numbers::kShared, 8>>;
+    return type.bits == 4   ? multiply_panels<Form<32, 4, true, Numbers::kShared>>
+           : type.bits == 5 ? multiply_panels<Form<32, 5, true, Numbers::kShared>>
+                            : multiply_panels<Form<16, 6, false, Numbers::kShared>>;
   }
-  multiply(rows, weight, weight.panel(panel), outputs, output + begin);
+  if (type.levels != nullptr) {
+    return type.has_byte_levels() ? multiply_panels<Form<32, 4, false, Numbers::kHalves, 8>>
+                                  : multiply_panels<Form<32, 4, false, Numbers::kPowers, 5>>;
+  }
+  if (type.bits == 8) return multiply_panels<Form<32, 8, false>>;
+  if (type.bits == 5) return type.has_minima ? multiply_panels<Form<32, 5, true>> : multiply_panels<Form<32, 5, false>>;
+  return type.has_minima ? multiply_panels<Form<32, 4, true>> : multiply_panels<Form<32, 4, false>>;
+}
+
+void multiply(const GgufRows& rows, const GgufWeight& weight, std::size_t first, std::size_t last, float* output) {
+  multiply_of(weight.type())(rows, weight, first, last, output);
 }
 
 }  // namespace
 
-extern const GgufKernels gguf_kernels{kCodeTile, round_blocks, multiply_panel};
+extern const GgufKernels gguf_kernels{kCodeTile, kWidePanels, round_blocks, multiply};
 
 }  // namespace reader_edge::READER_EDGE_LANES

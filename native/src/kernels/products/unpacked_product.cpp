@@ -12,7 +12,6 @@
 namespace reader_edge::READER_EDGE_LANES {
 namespace {
 
-constexpr std::size_t kSliceBlocks = 20;  // unpacked at a time, at most: they and some rows stay in 32 kB of cache
 constexpr int kZero = 128;                // what is added to an unpacked weight, so that none is negative
 constexpr std::size_t kUnpackedBytes = kBlockInputs * kPanelOutputs;  // of a block
 static_assert(kPanelVectors == 2 && kSliceBlocks % 2 == 0);

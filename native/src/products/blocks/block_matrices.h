@@ -1,6 +1,7 @@
 // A node's 4-bit matrices (J, K), one, or one for each expert; its rows are rotated, rounded and multiplied by them.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -22,6 +23,7 @@ class BlockMatrices {
   std::size_t num_inputs() const { return rotations_[0].num_inputs(); }
   std::size_t num_outputs() const { return weights_[0].num_outputs(); }
   std::size_t row_bytes() const;
+  std::size_t pass_bytes() const { return std::min(row_bytes(), kSliceBlocks * kBlockInputs); }  // many rows go slice by slice
   std::size_t tile_rows() const;
   std::size_t num_panels() const { return weights_[0].num_panels(); }
   std::size_t panel_outputs() const { return kPanelOutputs; }

@@ -8,6 +8,8 @@
 
 namespace reader_edge {
 
+constexpr std::size_t kSliceBlocks = 20;  // unpacked at a time, at most: they and some rows stay in 32 kB of cache
+
 // Rows (R, stride) of bytes, zeros beyond K; of each eight, those at even places come first, as the low halves of the
 // weights do. starts (R, blocks): what each block's sum begins with, so that halves of bytes count from -8 on, in a form
 // of the set's own. totals (R,): what a whole row's sum begins with where weights are unpacked. scales: of each row.

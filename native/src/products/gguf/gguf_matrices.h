@@ -22,11 +22,11 @@ class GgufMatrices {
   std::size_t num_matrices() const { return weights_.size(); }
   std::size_t num_inputs() const { return weights_[0].num_inputs(); }
   std::size_t num_outputs() const { return weights_[0].num_outputs(); }
-  std::size_t row_bytes() const { return num_inputs(); }
+  std::size_t pass_bytes() const;
   std::size_t tile_rows() const;
-  std::size_t num_panels() const { return weights_[0].num_panels(); }
-  std::size_t panel_outputs() const { return kGgufOutputs; }
-  std::size_t panel_bytes() const { return weights_[0].panel_bytes(); }
+  std::size_t num_panels() const;  // each of as many of a weight as tiles read side by side
+  std::size_t panel_outputs() const;
+  std::size_t panel_bytes() const;
 
   GgufRows rows(const std::size_t* places, std::size_t count) const;
   void round(const GgufRows& rows, std::size_t index, const float* row, std::size_t matrix) const;

@@ -28,13 +28,14 @@ struct GgufRows {
 };
 
 struct GgufKernels {
-  std::size_t tile_rows;  // that share each read of the weights, and each unpacking
+  std::size_t tile_rows;    // that share each read of the weights
+  std::size_t wide_panels;  // that a tile of many rows reads side by side
 
   // Rounds row `index` of `rows`, its blocks one by one: the largest number of each becomes 127 steps.
   void (*round_blocks)(const float* row, const GgufType& type, const GgufRows& rows, std::size_t index);
 
-  // Outputs of one panel of the weight to output (..., J).
-  void (*multiply_panel)(const GgufRows& rows, const GgufWeight& weight, std::size_t panel, float* output);
+  // Outputs of panels [first, last) of the weight to output (..., J).
+  void (*multiply)(const GgufRows& rows, const GgufWeight& weight, std::size_t first, std::size_t last, float* output);
 };
 
 }  // namespace reader_edge

@@ -23,6 +23,7 @@ class RowMatrices {
   std::size_t num_inputs() const { return weights_[0].num_inputs(); }
   std::size_t num_outputs() const { return weights_[0].num_outputs(); }
   std::size_t row_bytes() const;
+  std::size_t pass_bytes() const { return row_bytes(); }
   std::size_t tile_rows() const;
   std::size_t num_panels() const { return weights_[0].num_blocks(); }
   std::size_t panel_outputs() const { return weights_[0].block_outputs(); }
