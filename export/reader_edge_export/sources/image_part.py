@@ -126,8 +126,8 @@ def find_images(
 ) -> ImagePart | None:
     """What sees images for a model; None where nothing does, or nothing says how pixels become its input.
 
-    on_message: gets a line about the latter. mmproj: the file that sees for a GGUF file's model; None takes the one
-    beside it.
+    on_message: gets a line where something could, and does not. mmproj: the file that sees for a GGUF file's model;
+    None takes the one beside it.
     Raises ExportError or UnsupportedArchitectureError where it cannot be exported or does not fit the model, and
     ConfigError for an mmproj that is of no use.
     """
@@ -136,7 +136,7 @@ def find_images(
         from reader_edge_export.sources.gguf.mmproj import find_mmproj
 
         assert isinstance(source, GgufSource)
-        return find_mmproj(source, mmproj)
+        return find_mmproj(source, mmproj, on_message)
     if mmproj is not None:
         raise ConfigError(f"mmproj is for GGUF files, and '{source.short_name}' is none: leave '{mmproj}' out.")
     if not source.is_part:

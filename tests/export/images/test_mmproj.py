@@ -132,12 +132,16 @@ def test_the_only_file_beside_a_model_is_taken_or_the_one_that_is_named(model: P
     assert named.files == [other]
     beside.unlink()
     other.unlink()
-    assert find_images(source) is None
+    lines: list[str] = []
+    assert find_images(source, lines.append) is None
+    assert ["no file mmproj*.gguf beside it" in line for line in lines] == [True]
 
 
 def test_a_model_that_reads_texts_alone_goes_by_what_lies_beside_it(model: Path) -> None:
     text = write_small(model.with_name("text.gguf"), small_vocabulary())
-    assert find_images(find_source(text, None)) is None
+    lines: list[str] = []
+    assert find_images(find_source(text, None), lines.append) is None
+    assert lines == []
     with pytest.raises(ReaderEdgeError, match=r"for models of qwen35 .*, and 'text\.gguf' is one of llama"):
         find_images(find_source(text, None), mmproj=model.with_name("mmproj.gguf"))
 

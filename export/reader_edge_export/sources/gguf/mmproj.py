@@ -3,6 +3,7 @@
 It must fit the text model, by its kind and by the width of its features.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 from reader_edge_export.sources.find import mmproj_files
@@ -21,12 +22,13 @@ _INERT = {"has_vision_encoder": True, "has_text_encoder": False, "has_llava_proj
 _SOUNDS = ("audio.", "has_audio_encoder")  # of models that hear too, which is left out
 
 
-def find_mmproj(source: GgufSource, named: Path | None) -> ImagePart | None:
+def find_mmproj(source: GgufSource, named: Path | None, on_message: Callable[[str], None]) -> ImagePart | None:
     """What sees images for the model of a file: what is named, or lies beside it; None where nothing does.
 
+    on_message: gets a line where the model has a token for images, and nothing lies beside it.
     Raises GgufError or UnsupportedArchitectureError where it does not fit the model, and for several beside it.
     """
-    path = named or _beside(source)
+    path = named or _beside(source, on_message)
     if path is None:
         return None
     file = GgufFile.open(path)
@@ -54,7 +56,7 @@ def find_mmproj(source: GgufSource, named: Path | None) -> ImagePart | None:
     return ImagePart(path, model_type, args, token_id, seen, pad_id, sections, Mmproj(file, rules))
 
 
-def _beside(source: GgufSource) -> Path | None:
+def _beside(source: GgufSource, on_message: Callable[[str], None]) -> Path | None:
     """The one file beside a model that sees. Raises GgufError where there are several."""
     architecture = architecture_of(source.file)
     wholes = [each.wholes[architecture] for each in PROJECTORS.values() if architecture in each.wholes]
@@ -64,7 +66,13 @@ def _beside(source: GgufSource) -> Path | None:
     if len(found) > 1:
         names = " and ".join(f"'{path.name}'" for path in found[:4])
         raise GgufError(f"'{source.file.path}' has {names} beside it, of which one is to see images for it: {REMEDY}.")
-    return found[0] if found else None
+    if not found:
+        on_message(
+            f"'{source.file.path}' has a token for images, and no file mmproj*.gguf beside it that sees them: the "
+            "package will read texts alone, unless you name one (--mmproj FILE)."
+        )
+        return None
+    return found[0]
 
 
 def _projector_of(opened: Opened, source: GgufSource) -> tuple[Projector, str]:
