@@ -102,12 +102,12 @@ def cache(free: bool, as_json: bool) -> None:
     --free removes downloads and exports that were broken off, and packages that another version wrote; downloads and
     packages in use stay (`reader-edge rm` removes them), and so do measurements and what was compiled here.
     """
-    from reader_edge.models.store import UNUSED, cache_sizes, stored_models
+    from reader_edge.models.cache import UNUSED, cache_sizes, free_unused
     from reader_edge.terminal.console import print_columns
     from reader_edge.terminal.formatting import readable_size
     from reader_edge_runtime.machine.cache_folder import cache_folder
 
-    freed = sum(model.remove_unused() for model in stored_models()) if free else 0
+    freed = free_unused() if free else 0
     sizes = cache_sizes()
     if as_json:
         click.echo(json.dumps({"path": str(cache_folder()), "freed": freed, "num_bytes": sizes}))

@@ -35,13 +35,6 @@ _PACKAGE = re.compile(r"([\w-]+)-[0-9a-f]{16}")
 
 _INTERVAL_S = 0.1
 
-UNUSED = "not used by this version"
-_KEPT_BESIDE = {
-    "measurements": ("costs", "widths"),
-    "drafting kernels": ("kernels",),
-    "compiled modules": ("iree", "engines"),
-}
-
 
 @dataclass(frozen=True, slots=True)
 class StoredPart:
@@ -68,7 +61,7 @@ class StoredModel:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.folder = _models() / _folder_name(name)
+        self.folder = models_cache() / _folder_name(name)
 
     @property
     def is_stored(self) -> bool:
@@ -87,7 +80,8 @@ class StoredModel:
         """Make what was downloaded the model's source; the lock is held."""
         partial.rename(self.folder / "source")
         for other in self.folder.glob("*.partial"):
-            shutil.rmtree(other, ignore_errors=True)
+            with suppress(OSError):
+                remove_place(other)
 
     def package(self, kind: str, key: str) -> Path:
         """Where a package exported from this model belongs. key: tells different exports apart."""
@@ -100,14 +94,14 @@ class StoredModel:
         """
         for place in self.folder.glob("[!.]*"):
             if place != package and _kind(place) == _kind(package) and _manifest(place) is not None:
-                doomed = temporary_name(place)
                 with suppress(OSError):  # Windows, where a package that is in use stays
-                    place.rename(doomed)
-                    shutil.rmtree(doomed)
+                    remove_place(place)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """The model's folder, made where there is none, for one process at a time; others wait, and say so."""
+        if self.folder.is_symlink():
+            raise CatalogueError(f"'{self.folder}' is a link, through which nothing is fetched or removed: remove it.")
         make_private(cache_folder(), cache_folder())  # which holds code, too
         self.folder.mkdir(parents=True, exist_ok=True)
         with self._waited_for():
@@ -145,10 +139,7 @@ class StoredModel:
             raise UnknownModelError(f"No model '{self.name}' is stored here: `reader-edge list` names those that are.")
         with self._at_once():
             num_bytes = folder_bytes(self.folder)
-            # Renamed first: what a killed removal leaves must not look whole.
-            doomed = temporary_name(self.folder)
-            self.folder.rename(doomed)
-            shutil.rmtree(doomed)
+            remove_place(self.folder)
             self._end_lock()
         return num_bytes
 
@@ -163,7 +154,7 @@ class StoredModel:
             doomed = self.unused()
             num_bytes = sum(map(folder_bytes, doomed))
             for place in doomed:
-                shutil.rmtree(place)
+                remove_place(place)
         return num_bytes
 
     @contextmanager
@@ -201,18 +192,24 @@ class StoredModel:
 
 def stored_models() -> list[StoredModel]:
     """Every model of which something is stored, by name."""
-    folders = [path for path in _models().glob("[!.]*") if path.is_dir()]
+    folders = [path for path in models_cache().glob("[!.]*") if path.is_dir()]
     models = [(folder, StoredModel(name)) for folder in folders if (name := _read_name(folder))]
     ours = [model for folder, model in models if model.folder == folder and model.is_stored]
     return sorted(ours, key=lambda model: model.name)
 
 
-def cache_sizes() -> dict[str, int]:
-    """Bytes in the user's cache by what they are."""
-    models = stored_models()
-    unused = sum(folder_bytes(path) for model in models for path in model.unused())
-    kept = {what: sum(folder_bytes(cache_folder() / name) for name in names) for what, names in _KEPT_BESIDE.items()}
-    return {"models": folder_bytes(_models()) - unused, UNUSED: unused, **kept}
+def remove_place(place: Path) -> None:
+    """Remove a file, a folder, or a link, and not what that leads to. Raises OSError, which names `place`."""
+    # Renamed first: what a killed removal leaves must not look whole.
+    doomed = place if place.name.startswith(".") else temporary_name(place)
+    try:
+        place.rename(doomed)
+        while os.path.lexists(doomed):
+            with suppress(FileNotFoundError):  # another process removes it, too
+                doomed.unlink() if doomed.is_symlink() or not doomed.is_dir() else shutil.rmtree(doomed)
+    except OSError as error:
+        error.filename, error.filename2 = str(place), None
+        raise
 
 
 def model_around(package: Path) -> StoredModel:
@@ -222,7 +219,7 @@ def model_around(package: Path) -> StoredModel:
     return next(around, StoredModel(str(place)))
 
 
-def _models() -> Path:
+def models_cache() -> Path:
     return cache_folder() / "models"
 
 
@@ -234,9 +231,10 @@ def _folder_name(name: str) -> str:
 
 def _read_name(folder: Path) -> str | None:
     path = folder / _NAME_FILE
-    if not path.is_file() or path.stat().st_size > _MAX_NAME_BYTES:
-        return None
-    return os.fsdecode(path.read_bytes())
+    with suppress(OSError):  # a folder of another user
+        if path.is_file() and path.stat().st_size <= _MAX_NAME_BYTES:
+            return os.fsdecode(path.read_bytes())
+    return None
 
 
 def _kind(place: Path) -> str | None:
@@ -259,9 +257,9 @@ def _manifest(place: Path) -> Manifest | None:
 def folder_bytes(folder: Path) -> int:
     """Bytes of the files in a folder and below; links are not followed, what vanishes meanwhile counts nothing."""
     num_bytes = 0
-    for parent, _, names in os.walk(folder):
+    for parent, _, names in () if folder.is_symlink() else os.walk(folder):
         for name in names:
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError, PermissionError):
                 status = os.lstat(os.path.join(parent, name))
                 num_bytes += status.st_size if stat.S_ISREG(status.st_mode) else 0
     return num_bytes

@@ -265,8 +265,58 @@ def test_the_cache_shows_what_lies_there_and_frees_what_this_version_does_not_us
 
 def test_what_another_process_works_on_is_not_freed(runner: CliRunner, model: StoredModel) -> None:
     (model.folder / "hub.partial").mkdir()
+    other = StoredModel("owner/other")
+    with other.locked():
+        other.partial("hub").mkdir()
     with FileLock(model.folder.with_name(f"{model.folder.name}.lock")):
         result = runner.invoke(main, ["cache", "--free"])
     assert result.exit_code == 1
+    assert not other.partial("hub").exists()
     assert result.stderr.startswith("Error: 'owner/model' is being fetched, exported or tuned by another process")
     assert (model.folder / "hub.partial").exists()
+
+
+def test_freeing_follows_no_link_and_takes_files_where_folders_were_expected(
+    runner: CliRunner, model: StoredModel, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / MANIFEST_NAME).write_text('{"format_version": 1}')
+    for name in ("hub.partial", "int8-0123456789abcdef", ".int8-0.partial-0123456789abcdef"):
+        (model.folder / name).symlink_to(outside)
+    for name in ("wheel.partial", ".name.partial-0123456789abcdef"):
+        (model.folder / name).write_bytes(b"half")
+    half_removed = model.folder.with_name(".owner-model-01234567.partial-0123456789abcdef")
+    half_removed.mkdir()
+    (half_removed / "half").write_bytes(bytes(900))
+    model.folder.with_name("linked").symlink_to(outside)
+    found = json.loads(runner.invoke(main, ["cache", "--free", "--json"]).stdout)
+    assert (found["freed"], found["num_bytes"]["not used by this version"]) == (900, 0)
+    assert [path.name for path in outside.iterdir()] == [MANIFEST_NAME]
+    assert {path.name for path in model.folder.iterdir()} == {"name", "source", model.package("int8", "key").name}
+    assert not half_removed.exists()
+
+
+def test_what_cannot_be_freed_is_named_and_can_be_freed_later(
+    runner: CliRunner, model: StoredModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = model.partial("hub")
+    place.mkdir()
+
+    def refused(path: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "half")
+
+    with monkeypatch.context() as context:
+        context.setattr("shutil.rmtree", refused)
+        result = runner.invoke(main, ["cache", "--free"])
+    assert (result.exit_code, result.stderr) == (1, f"Error: '{place}' cannot be used: Permission denied.\n")
+    assert runner.invoke(main, ["cache", "--free"]).exit_code == 0
+    assert [path.name for path in model.folder.glob(".*")] == []
+
+
+def test_nothing_is_stored_through_a_link(model: StoredModel, tmp_path: Path) -> None:
+    linked = StoredModel("owner/linked")
+    linked.folder.symlink_to(tmp_path)
+    with pytest.raises(CatalogueError, match="is a link, through which nothing is fetched"), linked.locked():
+        pass
+    assert not (tmp_path / "name").exists()

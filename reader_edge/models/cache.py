@@ -1,0 +1,51 @@
+"""What the user's cache takes, by kind, and what of it can be freed."""
+
+import re
+from pathlib import Path
+
+from reader_edge.models.store import folder_bytes, models_cache, remove_place, stored_models
+from reader_edge_runtime.errors import CatalogueError
+from reader_edge_runtime.machine.cache_folder import cache_folder
+
+UNUSED = "not used by this version"
+_KEPT_BESIDE = {
+    "measurements": ("costs", "widths"),
+    "drafting kernels": ("kernels",),
+    "compiled modules": ("iree", "engines"),
+}
+_HALF_REMOVED = re.compile(r"\..*-[0-9a-f]{8}\.partial-[0-9a-f]{16}")
+
+
+def cache_sizes() -> dict[str, int]:
+    """Bytes in the user's cache by what they are."""
+    places = [*_half_removed(), *(path for model in stored_models() for path in model.unused())]
+    unused = sum(map(folder_bytes, places))
+    kept = {
+        what: sum(folder_bytes((cache_folder() / name).resolve()) for name in names)
+        for what, names in _KEPT_BESIDE.items()
+    }
+    return {"models": folder_bytes(models_cache().resolve()) - unused, UNUSED: unused, **kept}
+
+
+def free_unused() -> int:
+    """Remove what no model uses, and tell the bytes that it took.
+
+    Raises CatalogueError for a model at which another process is, once those of the others are removed.
+    """
+    num_bytes, busy = 0, None
+    for place in _half_removed():
+        num_bytes += folder_bytes(place)
+        remove_place(place)
+    for model in stored_models():
+        try:
+            num_bytes += model.remove_unused() if model.unused() else 0
+        except CatalogueError as error:
+            busy = busy or error
+    if busy is not None:
+        raise busy
+    return num_bytes
+
+
+def _half_removed() -> list[Path]:
+    """What killed removals left."""
+    return [path for path in models_cache().glob(".*") if _HALF_REMOVED.fullmatch(path.name)]
