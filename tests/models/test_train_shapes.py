@@ -1,6 +1,6 @@
 """A small SmolVLM learns what is drawn: what it is taught is right, and what it learned comes out of an engine."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,15 @@ from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.images.patches import prepare
 
 SIDE, CELL = 64, 32
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """As trainings have; beside other work, steps as short as these wait for each other's threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
