@@ -146,7 +146,7 @@ def test_beside_images_a_speculator_is_silent_and_retrieval_drafts_the_plain_ans
     assert all(result.stats.num_accepted_tokens for result in results[3:])
 
 
-@pytest.mark.parametrize("name", ["qwen3_5", "smolvlm"])
+@pytest.mark.parametrize("name", ["qwen3_5", pytest.param("smolvlm", marks=pytest.mark.long)])
 def test_logits_behind_images_are_those_of_transformers(
     name: str, exported: Callable[[str], tuple[Path, Path]]
 ) -> None:
@@ -182,6 +182,7 @@ def _pixels(rules: ImageRules) -> dict[str, torch.Tensor]:
     return {"pixel_values": torch.from_numpy(patches), "image_grid_thw": torch.tensor(sides)}
 
 
+@pytest.mark.long
 def test_a_prompt_with_images_has_the_ids_of_transformers_own_processor(
     exported: Callable[[str], tuple[Path, Path]],
 ) -> None:
