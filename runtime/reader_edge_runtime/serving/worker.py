@@ -143,7 +143,7 @@ class Worker:
         with request.catching_errors():
             request.images.load(lambda: request.is_running)
         with self._changed:
-            del self._unseen[answer]
+            self._unseen.pop(answer, None)
             self._is_seeing = False
             self._arrived.append(answer)
             self._see_next()
@@ -173,6 +173,7 @@ class Worker:
                 self._engine.release(answer.request)
                 with self._changed:
                     del self._answers[answer]
+                    self._unseen.pop(answer, None)
             try:
                 deliver(chunk)
             except Exception:  # nobody listens any more, as where an event loop was closed

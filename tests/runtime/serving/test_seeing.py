@@ -1,17 +1,20 @@
 """Engines of many answers that see images: who waits for a tower, and who does not."""
 
 import asyncio
+import gc
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from weakref import WeakSet
 
 import numpy as np
 import pytest
 
 from reader_edge_runtime import AsyncEngine, ServingConfig
 from reader_edge_runtime.arrays import Array, Float32Array
+from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.errors import BusyError
 from reader_edge_runtime.images.decode import GivenImage
 from reader_edge_runtime.images.image_encoder import FeatureStore, SeenImage
@@ -42,8 +45,14 @@ class WaitingTower(CountedTower):
 def test_texts_and_known_images_do_not_wait_for_towers(seeing: Seeing, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, tower = seeing
     engine.generate(question(shown(CAT)), GREEDY)
-    waiting = WaitingTower()
+    waiting, held, check = WaitingTower(), WeakSet[Request](), engine.decoder.check
     monkeypatch.setattr(tower, "features", waiting.features)
+
+    def counted(request: Request) -> None:
+        held.add(request)
+        check(request)
+
+    monkeypatch.setattr(engine.decoder, "check", counted)
 
     async def answer() -> None:
         async with AsyncEngine(engine) as served:
@@ -54,6 +63,10 @@ def test_texts_and_known_images_do_not_wait_for_towers(seeing: Seeing, monkeypat
             for each in left:
                 each.cancel()
             await asyncio.wait(left)
+            left.clear()
+            assert (await served.generate(question(), GREEDY)).token_ids
+            gc.collect()
+            assert len(held) <= 4  # images of requests that were left take no memory until a tower is free
             waiting.may_go_on.set()
             assert (await seen).token_ids
 
