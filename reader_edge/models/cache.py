@@ -1,5 +1,6 @@
 """What the user's cache takes, by kind, and what of it can be freed."""
 
+import os
 import re
 from pathlib import Path
 
@@ -21,10 +22,9 @@ def cache_sizes() -> dict[str, int]:
     places = [*_half_removed(), *(path for model in stored_models() for path in model.unused())]
     unused = sum(map(folder_bytes, places))
     kept = {
-        what: sum(folder_bytes((cache_folder() / name).resolve()) for name in names)
-        for what, names in _KEPT_BESIDE.items()
+        what: sum(folder_bytes(_moved(cache_folder() / name)) for name in names) for what, names in _KEPT_BESIDE.items()
     }
-    return {"models": folder_bytes(models_cache().resolve()) - unused, UNUSED: unused, **kept}
+    return {"models": folder_bytes(_moved(models_cache())) - unused, UNUSED: unused, **kept}
 
 
 def free_unused() -> int:
@@ -49,3 +49,8 @@ def free_unused() -> int:
 def _half_removed() -> list[Path]:
     """What killed removals left."""
     return [path for path in models_cache().glob(".*") if _HALF_REMOVED.fullmatch(path.name)]
+
+
+def _moved(folder: Path) -> Path:
+    """Where a user has it, who put a link in its place."""
+    return Path(os.path.realpath(folder))  # which takes links that lead in a circle, too
