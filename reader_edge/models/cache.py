@@ -30,19 +30,20 @@ def cache_sizes() -> dict[str, int]:
 def free_unused() -> int:
     """Remove what no model uses, and tell the bytes that it took.
 
-    Raises CatalogueError for a model at which another process is, once those of the others are removed.
+    Raises CatalogueError for a model at which another process is, and OSError for what cannot be removed, once those
+    of the others are removed.
     """
-    num_bytes, busy = 0, None
+    num_bytes, failure = 0, None
     for place in _half_removed():
         num_bytes += folder_bytes(place)
         remove_place(place)
     for model in stored_models():
         try:
             num_bytes += model.remove_unused() if model.unused() else 0
-        except CatalogueError as error:
-            busy = busy or error
-    if busy is not None:
-        raise busy
+        except (CatalogueError, OSError) as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
     return num_bytes
 
 

@@ -1,6 +1,8 @@
 """What sees images in a file beside that of a text model: found by its name, held against it, read in any type."""
 
+import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -135,6 +137,22 @@ def test_the_only_file_beside_a_model_is_taken_or_the_one_that_is_named(model: P
     lines: list[str] = []
     assert find_images(source, lines.append) is None
     assert ["no file mmproj*.gguf beside it" in line for line in lines] == [True]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such pipes")
+def test_what_is_no_file_sees_nothing_and_is_never_waited_for(model: Path) -> None:
+    source, beside = find_source(model, None), model.with_name("mmproj.gguf")
+    beside.unlink()
+    for make, words in ((Path.mkdir, "is a folder, not"), (os.mkfifo, "is a pipe, not"), (Path.touch, "is empty")):
+        with pytest.raises(ReaderEdgeError, match="is missing"):
+            find_images(source, mmproj=beside)
+        make(beside)
+        assert words == "is empty" or find_images(source) is None
+        with pytest.raises(ReaderEdgeError, match=words):
+            find_images(source, mmproj=beside)
+        beside.rmdir() if beside.is_dir() else beside.unlink()
+    with pytest.raises(ReaderEdgeError, match="can be no path"):
+        find_images(source, mmproj=Path("a\0"))
 
 
 def test_a_model_that_reads_texts_alone_goes_by_what_lies_beside_it(model: Path) -> None:

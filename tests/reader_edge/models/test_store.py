@@ -290,6 +290,7 @@ def test_freeing_follows_no_link_and_takes_files_where_folders_were_expected(
     half_removed.mkdir()
     (half_removed / "half").write_bytes(bytes(900))
     model.folder.with_name("linked").symlink_to(outside)
+    (costs := model.folder.parent.with_name("costs")).symlink_to(costs)
     found = json.loads(runner.invoke(main, ["cache", "--free", "--json"]).stdout)
     assert (found["freed"], found["num_bytes"]["not used by this version"]) == (900, 0)
     assert [path.name for path in outside.iterdir()] == [MANIFEST_NAME]

@@ -15,7 +15,9 @@ from reader_edge_export.sources.gguf.projectors import PROJECTORS, REMEDY, Opene
 from reader_edge_export.sources.image_part import FAMILIES, ImagePart, Mmproj
 from reader_edge_runtime.errors import GgufError, UnsupportedArchitectureError
 from reader_edge_runtime.package.images import ImageRules, placeholder_of
+from reader_edge_runtime.untrusted.plain_file import check_plain_file
 from reader_edge_runtime.untrusted.untrusted_json import converted
+from reader_edge_runtime.untrusted.user_input import given_path
 
 _MAX_SECTION = 1 << 12
 _INERT = {"has_vision_encoder": True, "has_text_encoder": False, "has_llava_projector": True}
@@ -28,9 +30,10 @@ def find_mmproj(source: GgufSource, named: Path | None, on_message: Callable[[st
     on_message: gets a line where the model has a token for images, and nothing lies beside it.
     Raises GgufError or UnsupportedArchitectureError where it does not fit the model, and for several beside it.
     """
-    path = named or _beside(source, on_message)
+    path = _beside(source, on_message) if named is None else given_path(named, "mmproj")
     if path is None:
         return None
+    check_plain_file(path, GgufError, REMEDY)
     file = GgufFile.open(path)
     opened = Opened(file, Metadata(file, "clip"), int(source.config["hidden_size"]))
     projector, model_type = _projector_of(opened, source)
