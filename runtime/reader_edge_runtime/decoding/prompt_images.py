@@ -142,6 +142,11 @@ class PromptImages:
         """How many of the text's first tokens, so many, are of images."""
         return int(np.count_nonzero(self._index[:end] >= 0))
 
+    @property
+    def end(self) -> int:
+        """Where the text behind the last image begins: another question about it goes on from there."""
+        return self.text_start(0, len(self._index))
+
     def text_start(self, start: int, end: int) -> int:
         """Where the text behind the last image begins, of the tokens from start to end."""
         places = np.flatnonzero(self._index[start:end] >= 0)

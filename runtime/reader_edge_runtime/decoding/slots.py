@@ -42,7 +42,7 @@ class Slots:
         self.is_torn = False
         self.prefixes: PrefixCache | None = None
         self._longest_shared = 0  # tokens that the newest sequence's prompt shares with some text
-        self._parting = 0  # the same, if there was no place near
+        self._parting = 0  # where the prompt's last image ends, or the same, if there was no place near
 
     @property
     def is_full(self) -> bool:
@@ -104,8 +104,8 @@ class Slots:
             self._cache.checkpoint(slot)
         while images is not None and images.usable(num_reused) < num_reused:
             num_reused = self._cut(slot, images.usable(num_reused))
-        parting = self._aligned(self._longest_shared)
-        self._parting = parting if parting >= num_reused + _FAR else 0
+        ends = (0 if images is None else images.end), self._longest_shared
+        self._parting = next((end for end in map(self._aligned, ends) if end >= num_reused + _FAR), 0)
         self.num_running += 1
         self.is_torn = False
         return num_reused

@@ -101,6 +101,19 @@ def bits_of(result: GenerationResult) -> tuple[object, ...]:
     return result.token_ids, result.logprobs
 
 
+def test_another_question_about_an_image_goes_on_behind_it(exported: Callable[[str], tuple[Path, Path]]) -> None:
+    """Of recurrent layers too, which can be cut back to places alone."""
+    _, package = exported("qwen3_5")
+    large = picture(3, 64, 64)
+    parts = [{"type": "image", "image": large}, {"type": "text", "text": "a mat on the dog"}]
+    with Engine.load(package, EngineConfig(is_calibrated=False, is_drafted=False)) as engine:
+        engine.generate(question(large), GREEDY)
+        found = engine.generate([{"role": "user", "content": parts}], GREEDY)
+        apart = engine.generate([{"role": "user", "content": parts}], replace(GREEDY, cache_salt="another"))
+    assert (found.stats.num_reused_tokens >= 64, apart.stats.num_reused_tokens) == (True, 0)
+    assert bits_of(found) == bits_of(apart)
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_drafted_answers_about_images_are_plain_ones_beside_texts(
     name: str, exported: Callable[[str], tuple[Path, Path]], tmp_path: Path
