@@ -163,6 +163,7 @@ def test_ctrl_c_leaves_nothing_behind(runner: CliRunner, monkeypatch: pytest.Mon
     monkeypatch.setattr(pipeline, "check_installation", lambda: None)
     found = SimpleNamespace(is_kept=False, config={"model_type": "llama"})
     monkeypatch.setattr(pipeline, "find_source", lambda path, max_context: found)
+    monkeypatch.setattr(pipeline, "find_images", lambda *_: None)
     monkeypatch.setattr(pipeline, "export_key", lambda *_: "key")
     monkeypatch.setattr(pipeline, "new_package", interrupted_package)
     (tmp_path / "model").mkdir()
