@@ -40,6 +40,7 @@ _NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MAX_NAMES = 20
+_EYES = ("-f16", "bf16", "q8_0", "f32")  # of an mmproj file's name, what is wanted first
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,13 +183,24 @@ def _wanted_files(origin: Origin, files: Sequence[_File]) -> list[_File]:
         for name in parts:
             if name not in found:
                 raise CatalogueError(f"'{origin.hub_id}' holds no file '{name}'{_gguf_files(files)}.")
-        return [found[name] for name in parts]
+        return [*(found[name] for name in parts), *_eyes(origin.file, files)]
     wanted = [file for file in files if any(fnmatch(file.name, pattern) for pattern in _WANTED)]
     if not any(file.name == "config.json" for file in wanted):
         raise CatalogueError(
             f"'{origin.hub_id}' holds no config.json, so it is no model in Hugging Face format{_gguf_files(files)}."
         )
     return wanted
+
+
+def _eyes(model: str, files: Sequence[_File]) -> list[_File]:
+    """What sees images for a GGUF file: of those in its folder the one that loses nothing in the fewest bytes."""
+
+    def rank(file: _File) -> tuple[list[bool], str]:
+        return [kind not in file.name.lower() for kind in _EYES], file.name
+
+    start = f"{model.rpartition('/')[0]}/mmproj".removeprefix("/")
+    beside = [file for file in files if file.name.startswith(start) and file.name.endswith(".gguf")]
+    return [] if model.startswith(start) else sorted(beside, key=rank)[:1]
 
 
 def _gguf_files(files: Sequence[_File]) -> str:

@@ -70,7 +70,8 @@ class StoredModel:
 
     def source(self) -> Path | None:
         """The folder or file that was fetched; None where it was not, or not to its end."""
-        return next(iter(sorted((self.folder / "source").glob("[!.]*"))), None)
+        there = (self.folder / "source").glob("[!.]*")
+        return min(there, key=lambda path: (path.name.startswith("mmproj"), path.name), default=None)
 
     def partial(self, kind: str) -> Path:
         """A folder for a download of a kind on its way."""

@@ -54,6 +54,18 @@ def test_what_is_here_is_found_without_the_network(hub: FakeHub, monkeypatch: py
     assert pulled("owner/model") == folder
 
 
+def test_what_sees_for_a_gguf_file_is_fetched_along_in_one_precision(hub: FakeHub) -> None:
+    names = ("mmproj-model-F32.gguf", "mmproj-model-bf16.gguf", "mmproj-model-f16.gguf", "Q8/mmproj-model-Q8_0.gguf")
+    hub.files |= {name: name.encode() for name in names} | {"vision.gguf": b"text", "Q8/vision.gguf": b"text"}
+    path = pulled("owner/model/vision.gguf")
+    assert path.name == "vision.gguf"
+    assert [each.name for each in path.parent.glob("mmproj*")] == ["mmproj-model-f16.gguf"]
+    path = pulled("owner/model/Q8/vision.gguf")
+    assert sorted(each.name for each in path.parent.iterdir()) == ["mmproj-model-Q8_0.gguf", "vision.gguf"]
+    alone = pulled("owner/model/mmproj-model-bf16.gguf").parent
+    assert [each.name for each in alone.iterdir()] == ["mmproj-model-bf16.gguf"]
+
+
 def test_a_single_gguf_file_is_fetched_by_its_name(hub: FakeHub) -> None:
     path = pulled("owner/model/model.gguf")
     assert path.read_bytes() == hub.files["model.gguf"]
