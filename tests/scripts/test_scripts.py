@@ -1,4 +1,4 @@
-"""Scripts of maintainers: overhead, reports of a GPU, priors of drafting, symbols of the native library."""
+"""Scripts of maintainers: overhead, reports of a GPU, priors of drafting, symbols of the native library, pictures."""
 
 import os
 import re
@@ -180,3 +180,8 @@ def test_a_weak_symbol_outside_its_namespace_is_found(source: str | None, expect
     done = subprocess.run([sys.executable, CHECK, tmp_path], capture_output=True, text=True)
     assert done.returncode == expected, done.stdout + done.stderr
     assert ("reader_edge::shared(int)" in done.stdout) == (source is not None and expected == 1)
+
+
+def test_the_picture_of_gains_is_that_of_the_measured_tables() -> None:
+    drawing = runpy.run_path(str(ROOT / "scripts" / "draw_pictures"))["gains_drawing"]()
+    assert drawing == (ROOT / "docs" / "images" / "gains.svg").read_text("utf-8")  # else: `scripts/draw_pictures gains`
