@@ -8,12 +8,12 @@ import pytest
 from tests.conftest import ROOT
 
 CEILINGS = {  # lines of a room, raised only in the commit that says why
-    "runtime": ("*.py", 32_418),  # freeing; short passes; progress; linked kernels; long contexts; images; infill
+    "runtime": ("*.py", 32_420),  # freeing; short passes; progress; linked kernels; long contexts; images; infill
     "export": ("*.py", 22_915),  # freeing; SmolVLM; mmproj; images; embeddings; first use; split files
     "reader_edge": ("*.py", 21_125),  # pull of mmproj; freeing; demo, cache; progress; long contexts; budgets
     "wings": ("*.py", 3_650),
     "native": ("*", 9_049),  # tiles of two panels
-    "tests": ("*.py", 76_790),  # SmolVLM; freeing; left to CI; short passes; mmproj; demo; attacks on images; releases
+    "tests": ("*.py", 76_800),  # SmolVLM; freeing; left to CI; short passes; mmproj; demo; attacks on images; releases
     "reader_edge/server": ("*.py", 8_436),  # images; kept responses; budgets; infill; models go; embeddings; first use
     "reader_edge/bench": ("*.py", 1_350),
     "benchmarks": ("*.py", 6_347),  # first tokens; long contexts; sessions of agents; split files; llama-server

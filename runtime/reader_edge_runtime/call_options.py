@@ -77,6 +77,7 @@ class EngineOptions(TypedDict, total=False):
     prefill_chunk: int | None
     max_batch: int | None
     max_kv_bytes: int | None
+    max_image_tokens: int | None
     is_calibrated: bool | None
     is_probed: bool | None
     uses_native: bool | None

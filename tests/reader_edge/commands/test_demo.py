@@ -1,17 +1,17 @@
 """`reader-edge demo`, and what `reader-edge` alone shows: a first look."""
 
-import os
-import pty
 import re
 import sys
-from pathlib import Path
+from functools import partial
+from io import StringIO
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
-import reader_edge.chat.watched_answer as watched_answer
+from reader_edge.chat import watched_answer
 from reader_edge.cli import main
-from reader_edge_runtime import Engine, GenerationConfig
+from reader_edge_runtime import Engine, GenerationChunk, GenerationConfig
 
 
 def test_without_a_command_five_lines_say_what_to_do_next(runner: CliRunner) -> None:
@@ -39,25 +39,25 @@ def test_tokens_that_differ_end_it_with_1(runner: CliRunner, monkeypatch: pytest
     assert "reader-edge verify" in result.stderr
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals")
-def test_on_a_terminal_both_answers_are_drawn_and_what_was_drafted_is_tinted(tmp_path: Path) -> None:
-    seen = bytearray()
-
-    def read(descriptor: int) -> bytes:
-        part = os.read(descriptor, 1024)
-        seen.extend(part)
-        return part
-
-    environment = dict(os.environ)
-    os.environ.update(TERM="xterm-256color", COLUMNS="80", LINES="40")
-    try:
-        status = pty.spawn([sys.executable, "-m", "reader_edge", "demo", "-n", "60"], read)
-    finally:
-        os.environ.clear()
-        os.environ.update(environment)
-    text = seen.decode()
-    assert status == 0
-    assert re.search(r"plain, [\d,]+ tokens/s", text)
-    drawn_last = text[text.rindex("─ drafted") :]
-    assert "48;5;153" in drawn_last
-    assert "48;5;153" not in text[: text.index("─ drafted")]
+def test_on_a_terminal_an_answer_is_drawn_as_it_comes_and_what_was_drafted_is_tinted(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = StringIO()
+    console = partial(Console, file=screen, force_terminal=True, width=60, height=60, color_system="256")
+    monkeypatch.setattr(watched_answer, "Console", console)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    words = ["Archive", " files", " and", " more"]
+    ids = [engine.tokenizer.encode(word)[0] for word in words]
+    texts = [engine.tokenizer.token_bytes(each).decode() for each in ids]
+    chunks = [
+        GenerationChunk(texts[0], (ids[0],), sources=("",)),
+        GenerationChunk("".join(texts[1:]), tuple(ids[1:]), "length", sources=("context", "context", "")),
+    ]
+    monkeypatch.setattr(engine, "stream", lambda prompt, config: iter(chunks))
+    text, token_ids, seconds = watched_answer.watch_answer("drafted", engine, "x", GenerationConfig())
+    assert (text, token_ids, seconds > 0) == ("".join(texts), ids, True)
+    drawn = [line for line in screen.getvalue().splitlines() if line.startswith("│")][-1]
+    assert re.sub(r"\x1b\[[\d;]*m", "", drawn).strip("│ ") == text.strip()
+    tinted = "".join(re.findall(r"\x1b\[30;48;5;153m(.*?)\x1b\[0m", drawn))
+    assert tinted == "".join(texts[1:3])
+    assert re.search(r"─ drafted, [\d,]+ tokens/s ─", screen.getvalue())
