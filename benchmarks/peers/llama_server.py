@@ -36,9 +36,14 @@ class Completion(NamedTuple):
 
 
 class LlamaServer:
-    """A server of one slot. drafting: a --spec-type; none where it is empty. Its cache is f16, as by default."""
+    """A server of one slot. drafting: a --spec-type; none where it is empty. Its cache is f16, as by default.
 
-    def __init__(self, binary: Path, model: str, context: int, threads: int, drafting: str = "") -> None:
+    options: further ones of its command line.
+    """
+
+    def __init__(
+        self, binary: Path, model: str, context: int, threads: int, drafting: str = "", options: Sequence[str] = ()
+    ) -> None:
         self.folder = tempfile.TemporaryDirectory()
         with socket.socket() as place:
             place.bind(("127.0.0.1", 0))
@@ -47,6 +52,7 @@ class LlamaServer:
         command += ["--ctx-size", str(context), "--threads", str(threads)]
         command += ["--parallel", "1", "--port", str(self.port), "--slot-save-path", self.folder.name]
         command += ["--spec-type", drafting] if drafting else []
+        command += options
         self._log = Path(self.folder.name, "log").open("w+")  # noqa: SIM115  (closed with the server)
         self.process = subprocess.Popen(command, stdout=self._log, stderr=self._log, env=peer_environment())
         self._wait()
@@ -78,6 +84,14 @@ class LlamaServer:
         timings = answer["timings"]
         rest_s = timings["predicted_ms"] / 1e3
         return Completion(answer["tokens"], whole_s - rest_s, rest_s, timings["prompt_n"])
+
+    def chat(self, body: dict[str, Any]) -> dict[str, Any]:
+        """What it answers to a chat of OpenAI's."""
+        return self._ask("POST", "/v1/chat/completions", body)
+
+    def log(self) -> str:
+        """What it has written so far."""
+        return Path(self._log.name).read_text(errors="replace")
 
     def peak_bytes(self) -> int:
         """Its resident memory at its highest so far."""
