@@ -139,13 +139,11 @@ def find_images(
         return find_mmproj(source, mmproj, on_message)
     if mmproj is not None:
         raise ConfigError(f"mmproj is for GGUF files, and '{source.short_name}' is none: leave '{mmproj}' out.")
-    if not source.is_part:
-        return None
     config = read_json(source.folder / "config.json")
-    model_type, vision = config.get("model_type"), config.get("vision_config")
-    family = FAMILIES.get(str(model_type))
-    if family is None or vision is None or not set(family.modules) <= set(source.left_out):
+    model_type, vision = str(config.get("model_type")), config.get("vision_config")
+    if vision is None or not sees_images(source):
         return None
+    family = FAMILIES[model_type]
     if not any((source.folder / name).is_file() for name in _PROCESSOR_NAMES):
         on_message(
             f"'{source.folder}' sees images, but has neither {' nor '.join(_PROCESSOR_NAMES)}, which say how: the "
@@ -165,7 +163,7 @@ def find_images(
         seen = "none"
     args = {"vision_config": _vision_args(family, vision), **{key: config[key] for key in family.keys if key in config}}
     token_id, pad_id = _token_id(config, source.config_vocab_size), text.get("pad_token_id") or 0
-    return ImagePart(source.folder, str(model_type), args, token_id, seen, pad_id, sections)
+    return ImagePart(source.folder, model_type, args, token_id, seen, pad_id, sections)
 
 
 def sees_images(source: Source) -> bool:
