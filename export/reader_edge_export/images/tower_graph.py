@@ -120,10 +120,7 @@ def trace_tower(source: SourceModel, graph: Path, path: Path) -> None:
                 graph,
                 input_names=list(tower.names),
                 output_names=[FEATURES],
-                dynamic_axes={
-                    **{name: tower.axes.get(name, {0: "P"}) for name in tower.names if name != "pixels"},
-                    FEATURES: {0: "L"},
-                },
+                dynamic_axes={**{name: tower.axes.get(name, {0: "P"}) for name in tower.names}, FEATURES: {0: "L"}},
                 opset_version=TRACE_OPSET,
                 dynamo=False,  # the markers are TorchScript's
             )

@@ -206,10 +206,19 @@ class PixtralTower(Tower):
         return {"patches": patches, "positions": numbered(num_patches)}
 
 
-class SiglipTower(Tower):
-    """Of Gemma 3: images of one size, whose tokens are means of their patches."""
+class TileTower(Tower):
+    """Of images or tiles of one size."""
 
     names = ("pixels",)
+    axes: ClassVar[Mapping[str, dict[int, str]]] = {"pixels": {}}
+
+    def example(self, num_rows: int, num_columns: int) -> Mapping[str, torch.Tensor]:
+        side = self.vision.image_size
+        return {"pixels": drawn(1, self.vision.num_channels, side, side)}
+
+
+class SiglipTower(TileTower):
+    """Of Gemma 3: images of one size, whose tokens are means of their patches."""
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -223,15 +232,10 @@ class SiglipTower(Tower):
         features: torch.Tensor = self.multi_modal_projector(tower.post_layernorm(hidden))[0]
         return features
 
-    def example(self, num_rows: int, num_columns: int) -> Mapping[str, torch.Tensor]:
-        side = self.vision.image_size
-        return {"pixels": drawn(1, self.vision.num_channels, side, side)}
 
-
-class Idefics3Tower(Tower):
+class Idefics3Tower(TileTower):
     """Of Idefics 3 and SmolVLM: tiles of one size; a token is a block of patches."""
 
-    names = ("pixels",)
     places: torch.Tensor  # of each patch, its row in the table of positions
 
     def __init__(self, config: Any) -> None:
@@ -257,10 +261,6 @@ class Idefics3Tower(Tower):
         blocks = hidden.reshape(side, merge, side, merge, size).transpose(1, 2).reshape(side**2, merge**2 * size)
         features: torch.Tensor = self.connector.modality_projection(blocks)
         return features
-
-    def example(self, num_rows: int, num_columns: int) -> Mapping[str, torch.Tensor]:
-        side = self.vision.image_size
-        return {"pixels": drawn(1, self.vision.num_channels, side, side)}
 
 
 class Siglip2Tower(Tower):
