@@ -91,14 +91,19 @@ def _qwen_inputs(rows: int, columns: int, seed: int) -> tuple[Inputs, dict[str, 
 
 
 def _qwen2_5_inputs(rows: int, columns: int, seed: int) -> tuple[Inputs, dict[str, Any]]:
+    inputs, pixels = _qwen_inputs(rows, columns, seed)
+    own = {name: value.numpy() for name, value in window_inputs(pixels["image_grid_thw"], 16, 4).items()}
+    return {"patches": inputs["patches"], "positions": inputs["positions"], **own}, pixels
+
+
+def window_inputs(grid: torch.Tensor, window_size: int, patch_size: int) -> dict[str, torch.Tensor]:
+    """Which blocks and patches of a grid stand in which window, as transformers has it."""
     from transformers.vision_utils import get_vision_window_index
 
-    inputs, pixels = _qwen_inputs(rows, columns, seed)
-    order, ends = get_vision_window_index(pixels["image_grid_thw"], 2, 16, 4)
+    order, ends = get_vision_window_index(grid, 2, window_size, patch_size)
     windows = [torch.arange(start, end) for start, end in pairwise(ends.tolist()) if start < end]
     padded = torch.nn.utils.rnn.pad_sequence(windows, batch_first=True, padding_value=-1)
-    own = {"window_index": order.numpy(), "windows": padded.numpy()}
-    return {"patches": inputs["patches"], "positions": inputs["positions"], **own}, pixels
+    return {"window_index": order, "windows": padded}
 
 
 def _pixtral_inputs(rows: int, columns: int, seed: int) -> tuple[Inputs, dict[str, Any]]:

@@ -1,18 +1,13 @@
 """What depends on an image's size alone, beside what transformers makes of it."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 import torch
-from transformers.vision_utils import (
-    get_vision_interpolation_indices_and_weights,
-    get_vision_position_ids,
-    get_vision_window_index,
-)
+from transformers.vision_utils import get_vision_interpolation_indices_and_weights, get_vision_position_ids
 
 from reader_edge_runtime.images.patches import prepare
 from reader_edge_runtime.package.images import ImageRules
+from tests.export.images.seeing_models import window_inputs
 from tests.runtime.images.published_rules import PICTURES, RULES
 
 SIZES = [(480, 640), (37, 1000), (700, 1301), (1500, 90), (28, 28)]
@@ -29,10 +24,7 @@ def test_inputs_of_positions_are_those_of_transformers() -> None:
                 found = get_vision_interpolation_indices_and_weights(grid, rules.position_side, "bilinear", True, 2)
                 expected |= dict(zip(("interp_indices", "interp_weights"), found, strict=True))
             else:
-                index, ends = get_vision_window_index(grid, 2, rules.window_size, rules.patch_size)
-                windows = [torch.arange(start, end) for start, end in pairwise(ends.tolist()) if start < end]
-                padded = torch.nn.utils.rnn.pad_sequence(windows, batch_first=True, padding_value=-1)
-                expected |= {"window_index": index, "windows": padded}
+                expected |= window_inputs(grid, rules.window_size, rules.patch_size)
             assert part.inputs.keys() == {"patches", *expected}
             for key, value in expected.items():
                 assert part.inputs[key].dtype == value.numpy().dtype
