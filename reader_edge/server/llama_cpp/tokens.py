@@ -1,18 +1,17 @@
 """`/tokenize` and `/detokenize`, in the words of llama.cpp's server and of vLLM's."""
 
 from abc import abstractmethod
-from collections.abc import AsyncGenerator
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar
 
 from msgspec import Meta
 
 from reader_edge.server.api_error import ApiError, agreed
-from reader_edge.server.completion import CompletionRequest, CompletionRun, Json, check_model
+from reader_edge.server.completion import Json, check_model
 from reader_edge.server.endpoint import Endpoint
 from reader_edge.server.openai.messages import MAX_ITEMS, ChatMessage, TemplateArgs, template_args, to_messages
 from reader_edge.server.schema import JsonObject
 from reader_edge.server.tools import MaxTools, Tool, tool_use_of
-from reader_edge_runtime import Conversation, GenerationResult
+from reader_edge_runtime import Conversation
 
 ModelName = Annotated[str, Meta(description="the name of a model, where there are several")]
 
@@ -54,7 +53,7 @@ AnyTokens = TypeVar("AnyTokens", bound=TokensBody)
 
 
 class TokensEndpoint(Endpoint[AnyTokens]):
-    """One that decodes nothing: each request has a direct answer, so that what decodes is never called."""
+    """One that decodes nothing: each request has a direct answer."""
 
     def _direct_answer(self, body: AnyTokens) -> Json:
         check_model(body.model or self._settings.model_name, self._settings)
@@ -64,18 +63,10 @@ class TokensEndpoint(Endpoint[AnyTokens]):
     def _answer(self, body: AnyTokens) -> Json:
         """Raises ApiError and PromptError."""
 
-    def _completion_request(self, body: AnyTokens) -> CompletionRequest:
-        raise NotImplementedError
+    def _never(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise NotImplementedError  # the direct answer comes before all of these
 
-    def _whole(
-        self, body: AnyTokens, completion: CompletionRequest, answers: CompletionRun, results: list[GenerationResult]
-    ) -> Json:
-        raise NotImplementedError
-
-    def _events(
-        self, body: AnyTokens, completion: CompletionRequest, answers: CompletionRun
-    ) -> AsyncGenerator[Json, None]:
-        raise NotImplementedError
+    _completion_request = _whole = _events = _never
 
 
 class TokenizeEndpoint(TokensEndpoint[TokenizeBody]):
