@@ -87,11 +87,8 @@ class CustomToolCall(_Item, tag_field="type", tag="custom_tool_call"):
     namespace: str | None = None
 
 
-class CustomToolCallOutput(_Item, tag_field="type", tag="custom_tool_call_output", ignored="name success"):
+class CustomToolCallOutput(FunctionCallOutput, tag_field="type", tag="custom_tool_call_output"):
     """The result of the tool."""
-
-    call_id: str
-    output: Content
 
 
 class AdditionalTools(_Item, tag_field="type", tag="additional_tools", ignored="role"):
@@ -166,7 +163,7 @@ def to_messages_of_input(items: str | Sequence[_Item]) -> list[Message]:
                 messages[-1].setdefault("tool_calls", []).append(_call_of(item))
             case InputMessage(role="assistant"):
                 messages.append(_assistant_message(_text(item.content), thought))
-            case FunctionCallOutput() | CustomToolCallOutput() | InputMessage():
+            case FunctionCallOutput() | InputMessage():
                 messages += [_assistant_message(None, thought)] if thought else []
                 messages.append(_user_message(item))
         thought = ""
@@ -182,8 +179,8 @@ def _call_of(item: FunctionCall | CustomToolCall | LocalShellCall) -> dict[str, 
     return call_message(joined_name(item.namespace, item.name), item.arguments, item.call_id)
 
 
-def _user_message(item: FunctionCallOutput | CustomToolCallOutput | InputMessage) -> dict[str, Any]:
-    if isinstance(item, FunctionCallOutput | CustomToolCallOutput):
+def _user_message(item: FunctionCallOutput | InputMessage) -> dict[str, Any]:
+    if isinstance(item, FunctionCallOutput):
         return {"role": "tool", "content": _content(item.output), "tool_call_id": item.call_id}
     return {"role": "system" if item.role == "developer" else item.role, "content": _content(item.content)}
 
