@@ -15,7 +15,7 @@ from reader_edge_runtime.errors import ConfigError, PromptError
 from reader_edge_runtime.generation_config import MAX_BIASES, MAX_SALT_CHARACTERS, MAX_STOP_CHARACTERS, MAX_STOPS
 from reader_edge_runtime.text.conversation import Conversation
 from reader_edge_runtime.text.conversation_check import checked_conversation
-from reader_edge_runtime.text.image_parts import holds_images, with_neutral_parts, with_own_parts
+from reader_edge_runtime.text.image_parts import with_neutral_parts, with_own_parts
 from reader_edge_runtime.untrusted.untrusted_json import converted, decoded
 
 _ABSENT = ("wants_logprobs", "wants_prompt_logprobs", "splits_thinking")  # they take more than tokens back
@@ -81,10 +81,8 @@ class Settings(Struct, forbid_unknown_fields=True):
                 raise PromptError(
                     "Tools cannot be declared over a link: ask the server's '/v1/chat/completions' for calls."
                 )
-            has_images = holds_images(chat)
-            chat = checked_conversation(with_neutral_parts(chat) if has_images else chat)
-            if has_images:
-                chat = replace(chat, messages=with_own_parts(chat, as_json=True))
+            chat = checked_conversation(with_neutral_parts(chat))
+            chat = replace(chat, messages=with_own_parts(chat, as_json=True))
         values = _values(config, cls) | {"conversation": chat and _values(chat, _Conversation)}
         if (sampling := config.sampling) is not None:
             values["sampling"] = _values(sampling, _Sampling) | {"logit_bias": list(sampling.logit_bias.items())}

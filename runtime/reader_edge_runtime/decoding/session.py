@@ -25,9 +25,9 @@ from reader_edge_runtime.decoding.slot_arrays import MAX_PLACES, arrays_of, cont
 from reader_edge_runtime.errors import CapacityError, DraftError, PromptError, SessionError
 from reader_edge_runtime.package.images import MAX_IMAGE_TOKENS
 from reader_edge_runtime.package.manifest import Manifest
-from reader_edge_runtime.text.conversation import Message
+from reader_edge_runtime.text.conversation import Conversation, Message
 from reader_edge_runtime.text.conversation_check import sound_messages
-from reader_edge_runtime.text.image_parts import holds_images, with_neutral_parts, with_own_parts
+from reader_edge_runtime.text.image_parts import with_neutral_parts, with_own_parts
 
 _MAGIC, _LOSSY_MAGIC = b"\x89redgss\n", b"\x89redgsl\n"
 FORMAT = ArrayFormat(
@@ -137,9 +137,7 @@ def _messages(encoded: Array) -> list[Message]:
 
 
 def _sound(messages: Sequence[Message], as_json: bool) -> list[Message]:
-    if not holds_images(messages):
-        return sound_messages(messages)
-    chat = with_neutral_parts(messages)
+    chat = with_neutral_parts(Conversation(messages))
     sound = sound_messages(chat.messages, has_images=True)
     return with_own_parts(replace(chat, messages=sound), as_json)
 
