@@ -36,7 +36,7 @@ class Preparation:
         self._engine = engine
         self._max_grammars = max_grammars
         self._threads = ThreadPoolExecutor(1, "reader-edge-grammars")
-        self._seeing = ThreadPoolExecutor(2, "reader-edge-images")
+        self._reading = ThreadPoolExecutor(2, "reader-edge-image-headers")
         self._lock = threading.Lock()
         self._num_pending = 0
         self._held: weakref.WeakSet[Request] = weakref.WeakSet()
@@ -49,7 +49,7 @@ class Preparation:
         if not isinstance(config, GenerationConfig) or config.grammar is None:
             if not holds_images(prompt):
                 return await asyncio.to_thread(make)
-            return await asyncio.wrap_future(self._seeing.submit(make))
+            return await asyncio.wrap_future(self._reading.submit(make))
         with self._lock:
             num = self._num_pending + sum(not request.is_closed for request in self._held)
             if num >= self._max_grammars:
