@@ -37,7 +37,7 @@ def image_token(token_id: int) -> tuple[bytes, int]:
 class EncodedImage(Protocol):
     """digest: see `image_token_id`. rows, columns: of its tokens, for positions. num_tokens: L.
 
-    features: float32 (L, E), made when they are first read. May raise ImageError or ProviderError.
+    features: float32 (L, `ImagesPart.row_size`), made when they are first read. May raise ImageError or ProviderError.
     """
 
     digest: bytes

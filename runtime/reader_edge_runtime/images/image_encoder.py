@@ -22,9 +22,9 @@ class VisionTower(Protocol):
     """A package's graph of images."""
 
     def features(self, inputs: Mapping[str, Array], may_run: Callable[[], bool]) -> Float32Array | None:
-        """Of an image, or of a tile: float32 (L, E); None once it may run no longer. inputs: see `images.patches`.
+        """Of an image, or of a tile: float32 (L, row_size); None once it may run no longer.
 
-        Raises ProviderError.
+        inputs: see `images.patches`. Raises ProviderError.
         """
         ...
 
@@ -75,10 +75,10 @@ class FeatureStore:
             features = self._tower.features(each.inputs, may_run) if may_run() else None
             if features is None:
                 return None
-            found.append(features)
-            if found[-1].shape != (each.num_tokens, part.row_size):
-                given = f"features of shape {found[-1].shape}, where its rules say {(each.num_tokens, part.row_size)}"
+            if features.shape != (each.num_tokens, part.row_size):
+                given = f"features of shape {features.shape}, where its rules say {(each.num_tokens, part.row_size)}"
                 raise ProviderError(f"The graph of images gives {given}: export the model again.")
+            found.append(features)
         whole = np.concatenate(found)
         whole.flags.writeable = False
         return whole
@@ -94,7 +94,7 @@ class SeenImage:
     """An image of a prompt.
 
     digest: SHA-256 of all that its features come from. rows, columns: of its tokens, where they have positions of their
-    own. num_tokens: L. num_pixels: as it was given. text: stands for it in the prompt. All of the image's header alone.
+    own. num_tokens: L. num_pixels: as it was given. text: stands for it in the prompt. No file is decoded for these.
     """
 
     def __init__(self, image: GivenImage, part: ImagesPart, store: FeatureStore, salt: str = "") -> None:
@@ -113,7 +113,7 @@ class SeenImage:
 
     @property
     def features(self) -> Float32Array:
-        """float32 (L, E), from the tower where nobody has them. Raises ImageError and ProviderError."""
+        """float32 (L, row_size), from the tower where nobody has them. Raises ImageError and ProviderError."""
         self.load(lambda: True)
         assert self._features is not None
         return self._features
