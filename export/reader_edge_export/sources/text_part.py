@@ -41,9 +41,8 @@ _IMAGE_KEYS = (  # of config.json, of sounds too
     *("do_image_splitting", "min_tiles", "max_tiles", "tile_size", "use_thumbnail", "use_image_special_tokens"),
     *("min_image_tokens", "max_image_tokens", "max_pixels_tolerance", "max_num_patches", "scale_factor"),
 )
-_SUPPOSED: dict[
-    str, dict[str, Any]
-] = {  # by a class of transformers, where it is not given: its makers leave that out of a text_config
+# By a class of transformers, where it is not given: its makers leave that out of a text_config.
+_SUPPOSED: dict[str, dict[str, Any]] = {
     "gemma3_text": {"vocab_size": 262208, "num_attention_heads": 8, "max_position_embeddings": 131072},
     "qwen3_vl_text": {"max_position_embeddings": 128000},
     "qwen3_vl_moe_text": {
