@@ -159,42 +159,31 @@ def block_order(height: int, width: int, side: int) -> npt.NDArray[np.int64]:
     return numbers.transpose(0, 2, 1, 3).reshape(-1)
 
 
+_QWEN = Eyes("qwen3_5_text", {"vision_config": QWEN_VISION}, _QWEN_PROCESSOR, _qwen_inputs, 3, "mm_token_type_ids")
 EYES = {  # by model_type of the whole, and what is behind a "-"
-    "qwen3_5": Eyes(
-        "qwen3_5_text", {"vision_config": QWEN_VISION}, _QWEN_PROCESSOR, _qwen_inputs, 3, "mm_token_type_ids"
-    ),
-    "qwen3_5_moe": Eyes(
-        "qwen3_5_moe_text", {"vision_config": QWEN_VISION}, _QWEN_PROCESSOR, _qwen_inputs, 3, "mm_token_type_ids"
-    ),
-    "qwen3_vl": Eyes(
-        "qwen3",
-        {"vision_config": {**QWEN_VISION, "deepstack_visual_indexes": [0, 1]}},
-        _QWEN_PROCESSOR,
-        _qwen_inputs,
-        3,
-        "mm_token_type_ids",
+    "qwen3_5": _QWEN,
+    "qwen3_5_moe": replace(_QWEN, text="qwen3_5_moe_text"),
+    "qwen3_vl": replace(
+        _QWEN,
+        text="qwen3",
+        keys={"vision_config": {**QWEN_VISION, "deepstack_visual_indexes": [0, 1]}},
         whole_text={"model_type": "qwen3_vl_text"},
         rope={"mrope_section": [6, 5, 5], "mrope_interleaved": True},
         num_deepstack=2,
     ),
-    "qwen3_vl_moe": Eyes(
-        "qwen3_moe",
-        {"vision_config": {**QWEN_VISION, "deepstack_visual_indexes": [1]}},
-        _QWEN_PROCESSOR,
-        _qwen_inputs,
-        3,
-        "mm_token_type_ids",
+    "qwen3_vl_moe": replace(
+        _QWEN,
+        text="qwen3_moe",
+        keys={"vision_config": {**QWEN_VISION, "deepstack_visual_indexes": [1]}},
         whole_text={"model_type": "qwen3_vl_moe_text"},
         rope={"mrope_section": [6, 5, 5]},
         num_deepstack=1,
     ),
-    "qwen2_5_vl": Eyes(
-        "qwen2",
-        {"vision_config": _QWEN2_5_VISION},
-        _QWEN_PROCESSOR,
-        _qwen2_5_inputs,
-        3,
-        "mm_token_type_ids",
+    "qwen2_5_vl": replace(
+        _QWEN,
+        text="qwen2",
+        keys={"vision_config": _QWEN2_5_VISION},
+        inputs=_qwen2_5_inputs,
         whole_text={"model_type": "qwen2_5_vl_text"},
         rope={"mrope_section": [2, 3, 3]},
     ),
