@@ -21,19 +21,12 @@ _PLACEHOLDERS = {
     **dict.fromkeys(("qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe", "qwen2_5_vl"), "<|image_pad|>"),
     "smolvlm": "<image>",
 }
-_ARCHITECTURES = {
-    "qwen3_vl": "qwen3vl",
-    "qwen3_vl_moe": "qwen3vlmoe",
-    "qwen2_5_vl": "qwen2vl",
-}  # of texts alone, others
+# Of files of their text models, which those of texts alone do not have.
+_ARCHITECTURES = {"qwen3_vl": "qwen3vl", "qwen3_vl_moe": "qwen3vlmoe", "qwen2_5_vl": "qwen2vl"}
 _OTHER_TOKENS = ("[IMG_BREAK]", "[IMG_END]", "<start_of_image>", "<end_of_image>", "<|image>", "<image|>")
 _MERGER = {
-    "linear_fc1": "mm.0",
-    "linear_fc2": "mm.2",
-    "norm": "v.post_ln",
-    "ln_q": "v.post_ln",
-    "0": "mm.0",
-    "2": "mm.2",
+    **{"linear_fc1": "mm.0", "linear_fc2": "mm.2", "norm": "v.post_ln"},
+    **{"0": "mm.0", "2": "mm.2", "ln_q": "v.post_ln"},
 }
 _OF_TEXT = ("model.text_model.", "model.layers.", "model.embed_tokens.", "model.norm.", "lm_head.")
 _SCALARS = ("input_max", "input_min", "output_max", "output_min")
@@ -60,12 +53,12 @@ def build_files(name: str, folder: Path, kind: gguf.GGMLQuantizationType = F32) 
     files = folder / "files"
     files.mkdir()
     write_mmproj(whole, files / "mmproj.gguf", kind)
-    pad = {"tokenizer.ggml.padding_token_id": text.config.pad_token_id}
-    if (architecture := _ARCHITECTURES.get(name)) is not None:
-        sections = {f"{architecture}.rope.dimension_sections": [*EYES[name].rope["mrope_section"], 0]}
-        own = sections | ({f"{architecture}.n_deepstack_layers": 2} if "3" in architecture else {})
-        return whole, write_model(text, files / "model.gguf", kind, pad | own, architecture=architecture)
-    return whole, write_model(text, files / "model.gguf", kind, pad)
+    architecture, own = _ARCHITECTURES.get(name, ""), {"tokenizer.ggml.padding_token_id": text.config.pad_token_id}
+    if architecture:
+        own[f"{architecture}.rope.dimension_sections"] = [*EYES[name].rope["mrope_section"], 0]
+    if "3" in architecture:
+        own[f"{architecture}.n_deepstack_layers"] = 2
+    return whole, write_model(text, files / "model.gguf", kind, own, architecture=architecture)
 
 
 def write_mmproj(folder: Path, path: Path, kind: gguf.GGMLQuantizationType = F32, values: Values | None = None) -> Path:

@@ -56,11 +56,8 @@ MARKS = {  # what stands for a token of an image, and what a template writes
 QWEN = ("<|image_pad|>", "<|image_pad|>")
 BESIDE = (
     *("[IMG_BREAK]", "[IMG_END]", "<start_of_image>", "<end_of_image>", "<|image>", "<image|>", "<global-img>"),
-    *(
-        "<fake_token_around_image>",
-        "<end_of_utterance>",
-        *(f"<row_{row}_col_{column}>" for row in (1, 2) for column in (1, 2)),
-    ),
+    *("<fake_token_around_image>", "<end_of_utterance>"),
+    *(f"<row_{row}_col_{column}>" for row in (1, 2) for column in (1, 2)),
 )
 TEMPLATE = (
     "{%% for message in messages %%}{%% if message.content is string %%}{{ message.content }}"
