@@ -143,9 +143,10 @@ class Worker:
         with request.catching_errors():
             request.images.load(lambda: request.is_running)
         with self._changed:
-            self._unseen.pop(answer, None)
             self._is_seeing = False
-            self._arrived.append(answer)
+            if answer in self._unseen:  # and was not left
+                del self._unseen[answer]
+                self._arrived.append(answer)
             self._see_next()
             self._changed.notify()
 

@@ -12,7 +12,7 @@ from weakref import WeakSet
 import numpy as np
 import pytest
 
-from reader_edge_runtime import AsyncEngine, ServingConfig
+from reader_edge_runtime import AsyncEngine, Engine, ServingConfig
 from reader_edge_runtime.arrays import Array, Float32Array
 from reader_edge_runtime.decoding.request import Request
 from reader_edge_runtime.errors import BusyError
@@ -42,17 +42,23 @@ class WaitingTower(CountedTower):
         return super().features(inputs)
 
 
-def test_texts_and_known_images_do_not_wait_for_towers(seeing: Seeing, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, tower = seeing
-    engine.generate(question(shown(CAT)), GREEDY)
-    waiting, held, check = WaitingTower(), WeakSet[Request](), engine.decoder.check
-    monkeypatch.setattr(tower, "features", waiting.features)
+def held_requests(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> WeakSet[Request]:
+    """Those of an engine's requests that anything holds, from now on."""
+    held, check = WeakSet[Request](), engine.decoder.check
 
     def counted(request: Request) -> None:
         held.add(request)
         check(request)
 
     monkeypatch.setattr(engine.decoder, "check", counted)
+    return held
+
+
+def test_texts_and_known_images_do_not_wait_for_towers(seeing: Seeing, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, tower = seeing
+    engine.generate(question(shown(CAT)), GREEDY)
+    waiting, held = WaitingTower(), held_requests(engine, monkeypatch)
+    monkeypatch.setattr(tower, "features", waiting.features)
 
     async def answer() -> None:
         async with AsyncEngine(engine) as served:
@@ -90,6 +96,29 @@ def test_of_a_request_that_was_left_no_further_image_is_seen(seeing: Seeing, mon
 
     asyncio.run(leave())
     assert waiting.num_passes <= 3
+
+
+def test_an_idle_engine_keeps_no_request_that_was_left_while_a_tower_ran(
+    seeing: Seeing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, tower = seeing
+    waiting, held = WaitingTower(), held_requests(engine, monkeypatch)
+    monkeypatch.setattr(tower, "features", waiting.features)
+
+    async def answer() -> None:
+        async with AsyncEngine(engine) as served, asyncio.timeout(20):
+            left = {asyncio.create_task(served.generate(question(shown(DOG)), GREEDY))}
+            await asyncio.to_thread(waiting.has_begun.wait, 60)
+            assert len(held) == 1
+            left.pop().cancel()
+            while served.num_waiting:
+                await asyncio.sleep(0.01)
+            waiting.may_go_on.set()
+            while held:
+                await asyncio.sleep(0.01)
+                gc.collect()
+
+    asyncio.run(answer())
 
 
 def test_a_full_engine_refuses_before_a_tower_runs_and_few_hold_features(
