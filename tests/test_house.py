@@ -13,7 +13,7 @@ CEILINGS = {  # lines of a room, raised only in the commit that says why
     "reader_edge": ("*.py", 21_125),  # pull of mmproj; freeing; demo, cache; progress; long contexts; budgets
     "wings": ("*.py", 3_650),
     "native": ("*", 9_049),  # tiles of two panels
-    "tests": ("*.py", 76_800),  # SmolVLM; freeing; left to CI; short passes; mmproj; demo; attacks on images; releases
+    "tests": ("*.py", 76_815),  # SmolVLM; freeing; left to CI; short passes; mmproj; demo; attacks on images; releases
     "reader_edge/server": ("*.py", 8_436),  # images; kept responses; budgets; infill; models go; embeddings; first use
     "reader_edge/bench": ("*.py", 1_350),
     "benchmarks": ("*.py", 6_530),  # images; first tokens; long contexts; sessions of agents; split files; llama-server

@@ -114,9 +114,12 @@ class Chat:
 
     def _answer(self, text: str) -> None:
         """Answer one text; after an error the conversation goes on without it."""
-        content = with_dropped_images(text) if self.sees_images else text
+        content = with_dropped_images(text)
         if not isinstance(content, str):
-            click.echo(f"With {', '.join(visible(str(part['image'])) for part in content[:-1])}.", err=True)
+            names = ", ".join(visible(str(part["image"])) for part in content[:-1])
+            blind = f"This model reads texts alone: it gets {names} as text."
+            click.echo(f"With {names}." if self.sees_images else blind, err=True)
+            content = content if self.sees_images else text
         if self.sees_images and (missing := missing_images(content)):
             click.echo(f"No image file is at {visible(', '.join(missing))}: the model gets this as text.", err=True)
         question: dict[str, Any] = {"role": "user"}

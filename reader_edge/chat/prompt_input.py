@@ -73,8 +73,10 @@ class PromptInput:
 
     def check_images(self, text: str | None) -> None:
         """Raise UsageError for images where they have no place."""
-        if self.images and (text is None or self.raw):
-            raise click.UsageError("--image needs a prompt and the chat template: give -p, and leave --raw out.")
+        if self.images and text is None:
+            raise click.UsageError("--image needs a prompt: give one with -p.")
+        if self.images and self.raw:
+            raise click.UsageError("--image needs the chat template: leave --raw out.")
 
     def with_images(self, prompt: "Prompt", engine: "reader_edge_runtime.Engine") -> "Prompt":
         """A prompt with images, if any, before its last text. Raises PromptError for a model that sees none."""

@@ -42,5 +42,5 @@ def demo(model: str | None, prompt: str | None, max_tokens: int) -> None:
         click.echo(text)
     if plain != drafted:
         raise click.ClickException(options.DIFFERENT_TOKENS)
-    faster = f", {plain_s / drafted_s:.2f} times as fast with drafting" if drafted_s else ""
-    click.echo(f"{len(plain)} tokens, the same{faster}.", err=True)
+    faster = f", {plain_s / drafted_s:.2f} times as fast with drafting in this round" if drafted_s else ""
+    click.echo(f"{len(plain)} tokens, the same{faster}; `reader-edge run --compare` measures several.", err=True)

@@ -94,15 +94,15 @@ def rm(name: str) -> None:
 
 
 @helpful_command("Show what the cache takes, and free some of it.", "reader-edge cache", "reader-edge cache --free")
-@click.option("--free", is_flag=True, help="Remove what this version does not use.")
+@click.option("--free", is_flag=True, help="Remove what is unfinished, or of other versions.")
 @options.as_json
 def cache(free: bool, as_json: bool) -> None:
     """Show the cache's place and what lies there, with sizes.
 
-    --free removes downloads and exports that were broken off, and packages that another version wrote; downloads and
-    packages in use stay (`reader-edge rm` removes them), and so do measurements and what was compiled here.
+    --free removes downloads and exports that were broken off, which would resume, and packages of other versions; what
+    is whole stays (`reader-edge rm` removes models), and so do measurements and what was compiled here.
     """
-    from reader_edge.models.cache import UNUSED, cache_sizes, free_unused
+    from reader_edge.models.cache import LABELS, cache_sizes, free_unused
     from reader_edge.terminal.console import print_columns
     from reader_edge.terminal.formatting import readable_size
     from reader_edge_runtime.machine.cache_folder import cache_folder
@@ -112,9 +112,9 @@ def cache(free: bool, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"path": str(cache_folder()), "freed": freed, "num_bytes": sizes}))
         return
-    print_columns([("WHAT", "SIZE"), *((what, readable_size(size)) for what, size in sizes.items() if size)])
+    print_columns([("WHAT", "SIZE"), *((LABELS[what], readable_size(size)) for what, size in sizes.items() if size)])
     click.echo(f"In '{cache_folder()}'.", err=True)
     if free:
         click.echo(f"Freed {readable_size(freed)}.", err=True)
-    elif sizes[UNUSED]:
-        click.echo(f"`reader-edge cache --free` frees {readable_size(sizes[UNUSED])}.", err=True)
+    elif sizes["unused"]:
+        click.echo(f"`reader-edge cache --free` frees {readable_size(sizes['unused'])}.", err=True)

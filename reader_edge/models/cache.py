@@ -8,23 +8,25 @@ from reader_edge.models.store import folder_bytes, models_cache, remove_place, s
 from reader_edge_runtime.errors import CatalogueError
 from reader_edge_runtime.machine.cache_folder import cache_folder
 
-UNUSED = "not used by this version"
-_KEPT_BESIDE = {
-    "measurements": ("costs", "widths"),
-    "drafting kernels": ("kernels",),
-    "compiled modules": ("iree", "engines"),
+LABELS = {
+    "models": "models",
+    "unused": "unfinished, or of other versions",
+    "measurements": "measurements",
+    "kernels": "drafting kernels",
+    "modules": "compiled modules",
 }
+_KEPT_BESIDE = {"measurements": ("costs", "widths"), "kernels": ("kernels",), "modules": ("iree", "engines")}
 _HALF_REMOVED = re.compile(r"\..*-[0-9a-f]{8}\.partial-[0-9a-f]{16}")
 
 
 def cache_sizes() -> dict[str, int]:
-    """Bytes in the user's cache by what they are."""
+    """Bytes in the user's cache by what they are, which LABELS words."""
     places = [*_half_removed(), *(path for model in stored_models() for path in model.unused())]
     unused = sum(map(folder_bytes, places))
     kept = {
         what: sum(folder_bytes(_moved(cache_folder() / name)) for name in names) for what, names in _KEPT_BESIDE.items()
     }
-    return {"models": folder_bytes(_moved(models_cache())) - unused, UNUSED: unused, **kept}
+    return {"models": folder_bytes(_moved(models_cache())) - unused, "unused": unused, **kept}
 
 
 def free_unused() -> int:

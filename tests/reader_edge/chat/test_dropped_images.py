@@ -8,7 +8,7 @@ import pytest
 
 from reader_edge.chat.chat import Chat
 from reader_edge.chat.dropped_images import with_dropped_images
-from reader_edge_runtime import GenerationConfig
+from reader_edge_runtime import Engine, GenerationConfig
 from tests.seeing_engine import picture, png, seeing_engine
 
 
@@ -90,3 +90,15 @@ def test_a_chat_shows_images_to_the_model_and_remembers_them(
     kept = engine.load_session(cat.parent / "kept")
     assert [kept[0], *kept[2:]] == [chat.messages[0], *chat.messages[2:]]
     assert kept[0]["content"][0] == {"type": "image", "image": cat.read_bytes()}
+
+
+def test_a_model_of_texts_gets_a_path_as_text_and_says_so(
+    cat: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = f'"{cat}" What is it?'
+    lines = iter([line, "/bye"])
+    monkeypatch.setattr(builtins, "input", lambda mark="": next(lines))
+    chat = Chat(engine, GenerationConfig(max_tokens=4), None, is_raw=False, shows_stats=False)
+    chat.run()
+    assert chat.messages[0]["content"] == line
+    assert f"This model reads texts alone: it gets {cat} as text." in capsys.readouterr().err

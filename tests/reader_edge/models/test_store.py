@@ -254,11 +254,11 @@ def test_the_cache_shows_what_lies_there_and_frees_what_this_version_does_not_us
     unused = 1200 + folder_bytes(outdated.folder)
     kept = folder_bytes(model.folder) - unused
     shown = runner.invoke(main, ["cache"])
-    assert "not used by this version" in shown.stdout
+    assert "unfinished, or of other versions" in shown.stdout
     assert "`reader-edge cache --free` frees" in shown.stderr
     found = json.loads(runner.invoke(main, ["cache", "--free", "--json"]).stdout)
     assert found["freed"] == unused
-    assert (found["num_bytes"]["models"], found["num_bytes"]["not used by this version"]) == (kept, 0)
+    assert (found["num_bytes"]["models"], found["num_bytes"]["unused"]) == (kept, 0)
     assert [part.what for part in model.parts()] == ["package, int8", "source"]
     assert not killed.exists()
 
@@ -292,7 +292,7 @@ def test_freeing_follows_no_link_and_takes_files_where_folders_were_expected(
     model.folder.with_name("linked").symlink_to(outside)
     (costs := model.folder.parent.with_name("costs")).symlink_to(costs)
     found = json.loads(runner.invoke(main, ["cache", "--free", "--json"]).stdout)
-    assert (found["freed"], found["num_bytes"]["not used by this version"]) == (900, 0)
+    assert (found["freed"], found["num_bytes"]["unused"]) == (900, 0)
     assert [path.name for path in outside.iterdir()] == [MANIFEST_NAME]
     assert {path.name for path in model.folder.iterdir()} == {"name", "source", model.package("int8", "key").name}
     assert not half_removed.exists()

@@ -14,7 +14,7 @@ import numpy as np
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
 from reader_edge_export.sources.gguf.metadata import Metadata
 
-REMEDY = "name the one of this model (--mmproj FILE), or export it without images (--no-images)"
+REMEDY = "name the one of this model (--mmproj FILE), or `export` it without images (--no-images)"
 _MAX_LAYERS = 1 << 10
 _SAME = 1e-3  # of an epsilon, which files round to 32 bits
 
