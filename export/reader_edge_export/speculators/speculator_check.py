@@ -65,7 +65,7 @@ class ModuleRunner:
         token_ids, positions, self._attention.seen, *states = map(torch.from_numpy, nodes)
         with torch.no_grad():
             output = self._module(token_ids[None], positions[None], *(each[None] for each in states), self._attention)
-            logits = self._module.lm_head(output.read)[0]
+            logits = self._module.logits(output.read)[0]
         values, best = logits.topk(self._top_k)
         best = best if self._module.target_ids is None else self._module.target_ids[best]
         found = (output.next_states[0], values, best, logits.logsumexp(-1))

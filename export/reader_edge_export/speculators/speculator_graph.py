@@ -194,7 +194,7 @@ class _Traced(torch.nn.Module):
         try:
             given = (trace.inputs[name] for name in ("input_ids", "position_ids", "target_states", "own_states"))
             output = self.module(*given, _marked_attention)
-            trace.outputs |= {"logits": self.module.lm_head(output.read), "next_states": output.next_states}
+            trace.outputs |= {"logits": self.module.logits(output.read), "next_states": output.next_states}
         finally:
             current_trace.reset(token)
         self.layers = dict(trace.layers)

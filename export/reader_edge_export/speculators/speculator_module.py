@@ -96,6 +96,11 @@ class SpeculatorModule(PreTrainedModel):
     ) -> StepOutput:
         """The output for nodes, ids and positions (B, N), by the states before them (B, N, E)."""
 
+    def logits(self, read: torch.Tensor) -> torch.Tensor:
+        """Of the tokens of its own vocabulary (B, R, Vd), by what the logit head reads (B, R, E)."""
+        logits: torch.Tensor = self.lm_head(read)
+        return logits
+
     @property
     def num_layers(self) -> int:
         """Layers that attend, and so have a KV cache."""
