@@ -19,7 +19,7 @@ from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.forward_result import ForwardResult
 from reader_edge_runtime.package.manifest import Manifest
-from reader_edge_runtime.package.package_parts import SpeculatorPart
+from reader_edge_runtime.package.package_parts import BlockPart, SpeculatorPart
 from reader_edge_runtime.target import Pass
 from tests.fake_target import FakeTarget, make_manifest
 
@@ -44,14 +44,17 @@ class TellingTarget(FakeTarget):
 class FakeSpeculator:
     """Says what a target says that looks at so many last tokens. num_caught_up, num_stepped: nodes of its passes.
 
-    is_checked: not while made-up rows are measured.
+    block: with one it says at once what follows a text, what follows that and the best token, and so on. num_drafted:
+    the places of each pass. is_checked: not while made-up rows are measured.
     """
 
     state_size = 2
 
-    def __init__(self, target: FakeTarget, manifest: Manifest) -> None:
+    def __init__(self, target: FakeTarget, manifest: Manifest, block: BlockPart | None = None) -> None:
         vocab_size = manifest.vocab_size
-        self.part = SpeculatorPart("eagle3", 1, 1, 1, 2, 2, vocab_size, min(TOP_K, vocab_size), (0,))
+        format_name, top_k = "eagle3" if block is None else "dflash", min(TOP_K, vocab_size)
+        self.part = SpeculatorPart(format_name, 1, 1, 1, 2, 2, vocab_size, top_k, (0,), block)
+        self.num_drafted: list[int] = []
         self.max_context = manifest.max_context
         self.num_caught_up: list[list[int]] = []
         self.num_stepped: list[list[int]] = []
@@ -63,7 +66,12 @@ class FakeSpeculator:
         return HostCache(self._manifest, num_slots, capacity)
 
     def catch_up(
-        self, cache: Cache, first_slot: int, further: Sequence[Sequence[int]], states: Sequence[Float32Array]
+        self,
+        cache: Cache,
+        first_slot: int,
+        further: Sequence[Sequence[int]],
+        states: Sequence[Float32Array],
+        num_drafts: int = 1,
     ) -> SpeculatorResult:
         self.num_caught_up.append(list(map(len, further)))
         texts, most = [], max(map(len, further))
@@ -71,10 +79,12 @@ class FakeSpeculator:
             start = cache.lengths[first_slot + b]
             rows = self._rows(cache, first_slot + b, start + most)
             rows[start : start + len(tokens)] = np.stack([np.array(tokens), each[:, 0]], 1)
-            _check_chain(rows[: start + len(tokens)])
-            assert (np.diff(each[:, 1]) == 1).all(), "states of a text, one behind the other"
+            if self.is_checked:
+                _check_chain(rows[: start + len(tokens)])
+                assert (np.diff(each[:, 1]) == 1).all(), "states of a text, one behind the other"
             texts.append((rows[: start + len(tokens), 0], each[-1, 1] + 1))
-        result = self._result([[text] for text, _ in texts], most)
+        self.num_drafted.append(num_drafts)
+        result = self._result([self._chain(text, num_drafts) for text, _ in texts], most)
         for b, ((text, position), tokens) in enumerate(zip(texts, further, strict=True)):
             result.next_states[b, len(tokens) - 1] = text[-1], position
         return result
@@ -100,6 +110,14 @@ class FakeSpeculator:
             for number, text in enumerate(each):
                 result.next_states[b, number] = text[-1], 0
         return result
+
+    def _chain(self, text: Any, num_drafts: int) -> list[Any]:
+        """The text, then with one best token more each time."""
+        chain = [text]
+        for _ in range(num_drafts - 1):
+            best = self._target.logits_after(chain[-1].astype(int).tolist()).argmax()
+            chain.append(np.append(chain[-1], best))
+        return chain
 
     def _rows(self, cache: Cache, slot: int, num_rows: int) -> Any:
         if self.is_broken:
@@ -133,14 +151,17 @@ MANIFEST = replace(make_manifest(6, max_context=256), state_ids=(0,))
 NOTHING = np.zeros((1, 1), np.int64), np.zeros((1, 1), np.float32)
 
 
-def speculator_of(order: int = 3, sharpness: float = 4.0, max_context: int = 256) -> FakeSpeculator:
+def speculator_of(
+    order: int = 3, sharpness: float = 4.0, max_context: int = 256, block: BlockPart | None = None
+) -> FakeSpeculator:
     manifest = replace(MANIFEST, max_context=max_context)
-    return FakeSpeculator(FakeTarget(manifest, order, sharpness), manifest)
+    return FakeSpeculator(FakeTarget(manifest, order, sharpness), manifest, block)
 
 
 def source_of(speculator: FakeSpeculator, max_slots: int = 4) -> SpeculatorSource:
     source = SpeculatorSource(speculator, (0,), MANIFEST.vocab_size, max_slots)
-    speculator.num_stepped.clear()  # those that were measured
+    for measured in (speculator.num_stepped, speculator.num_caught_up, speculator.num_drafted):
+        measured.clear()
     speculator.is_checked = True
     return source
 

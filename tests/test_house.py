@@ -8,12 +8,12 @@ import pytest
 from tests.conftest import ROOT
 
 CEILINGS = {  # lines of a room, raised only in the commit that says why
-    "runtime": ("*.py", 32_420),  # freeing; short passes; progress; linked kernels; long contexts; images; infill
-    "export": ("*.py", 23_115),  # block drafters; freeing; SmolVLM; mmproj; images; embeddings; first use; split files
+    "runtime": ("*.py", 32_677),  # block drafters; freeing; short passes; progress; kernels; long contexts; images
+    "export": ("*.py", 23_218),  # block drafters; freeing; SmolVLM; mmproj; images; embeddings; first use; split files
     "reader_edge": ("*.py", 21_125),  # pull of mmproj; freeing; demo, cache; progress; long contexts; budgets
     "wings": ("*.py", 3_650),
     "native": ("*", 9_049),  # tiles of two panels
-    "tests": ("*.py", 76_891),  # block drafters; left to CI; short passes; mmproj; demo; attacks on images; releases
+    "tests": ("*.py", 77_073),  # block drafters; left to CI; short passes; mmproj; demo; attacks on images; releases
     "reader_edge/server": ("*.py", 8_436),  # images; kept responses; budgets; infill; models go; embeddings; first use
     "reader_edge/bench": ("*.py", 1_350),
     "benchmarks": ("*.py", 6_530),  # images; first tokens; long contexts; sessions of agents; split files; llama-server

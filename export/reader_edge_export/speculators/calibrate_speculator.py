@@ -9,6 +9,7 @@ from reader_edge_export.calibration.calibrate import LayerInputs, products_of
 from reader_edge_export.calibration.calibration import Calibration, InputMoments
 from reader_edge_export.sources.layered_model import LayeredModel
 from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.speculators.block_networks import BlockModule, DenseBlockAttention
 from reader_edge_export.speculators.formats.open_speculator import SpeculatorWeights
 from reader_edge_export.speculators.speculator_module import DenseAttention, SpeculatorModule
 
@@ -41,7 +42,7 @@ def calibrate_speculator(source: SourceModel, texts: Iterable[TextStates], targe
     read = InputMoments.none(module.lm_head.weight.shape[1])
     with source.filled([module]), torch.no_grad():
         for text in texts:
-            for output in _two_steps(module, text):
+            for output in _blocks(module, text) if isinstance(module, BlockModule) else _two_steps(module, text):
                 read.add(output.flatten(end_dim=-2))
     inputs.add_to(calibration)
     lender = source.weights.lent.get("lm_head.weight")
@@ -60,6 +61,17 @@ def _two_steps(module: SpeculatorModule, text: TextStates) -> list[torch.Tensor]
         output = module.step(ids[:, step:], positions[:, step:], states, DenseAttention.causal(states.shape[1]))
         states = output.next_states
         read.append(output.read)
+    return read
+
+
+def _blocks(module: BlockModule, text: TextStates) -> list[torch.Tensor]:
+    """What the logit head reads of blocks, as many rows of them as the text has tokens."""
+    attention, read, start = DenseBlockAttention(0), [], 0
+    for place in range(1, len(text.token_ids), module.block_size):
+        ids = torch.tensor([[text.token_ids[place], *[module.mask_token_id] * (module.block_size - 1)]])
+        positions, attention.num_context = torch.arange(start, place + module.block_size)[None], place - start
+        read.append(module.block(ids, positions, text.states[:, start:place], attention))
+        start = place
     return read
 
 

@@ -8,6 +8,7 @@ import numpy.typing as npt
 import torch
 
 from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.speculators.block_networks import BlockModule, DenseBlockAttention, seen_rows
 from reader_edge_export.speculators.calibrate_speculator import TextStates
 from reader_edge_export.speculators.speculator_module import DenseAttention, SpeculatorModule
 from reader_edge_runtime.arrays import Float32Array
@@ -15,7 +16,12 @@ from reader_edge_runtime.errors import ExportError, ParityError
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.execution.onnxruntime.session import open_session
 from reader_edge_runtime.package.manifest import MASKED
-from reader_edge_runtime.package.package_parts import SPECULATOR_AGREEMENT, SPECULATOR_GRAPH_NAME, SpeculatorPart
+from reader_edge_runtime.package.package_parts import (
+    SPECULATOR_AGREEMENT,
+    SPECULATOR_GRAPH_NAME,
+    BlockPart,
+    SpeculatorPart,
+)
 
 Ids = npt.NDArray[np.int64]
 
@@ -28,7 +34,8 @@ _DEPTHS = ((0, 2), (2, 5), (5, 6))  # its nodes from and to, each depth in a pas
 class PassInputs(NamedTuple):
     """Of a pass. token_ids, positions: (N,). seen: bool (N, M), which of all nodes so far each one sees.
 
-    target_states: (N1, J * E_target), own_states: (N2, E), of which one has no rows.
+    target_states: (N1, J * E_target), own_states: (N2, E), of which one has no rows. Of a block there are no own
+    states, token_ids alone are of the N rows of the block, and positions are (N1 + N,); what is seen follows from them.
     """
 
     token_ids: Ids
@@ -59,16 +66,21 @@ class ModuleRunner:
     def __init__(self, module: SpeculatorModule, top_k: int) -> None:
         self._module = module
         self._top_k = top_k
-        self._attention = DenseAttention()
+        self._attention = DenseBlockAttention(0) if isinstance(module, BlockModule) else DenseAttention()
 
     def run(self, nodes: PassInputs) -> PassOutput:
-        token_ids, positions, self._attention.seen, *states = map(torch.from_numpy, nodes)
+        token_ids, positions, seen, *states = map(torch.from_numpy, nodes)
+        if isinstance(self._attention, DenseBlockAttention):
+            self._attention.num_context = len(nodes.target_states)
+        else:
+            self._attention.seen = seen
         with torch.no_grad():
             output = self._module(token_ids[None], positions[None], *(each[None] for each in states), self._attention)
             logits = self._module.logits(output.read)[0]
         values, best = logits.topk(self._top_k)
         best = best if self._module.target_ids is None else self._module.target_ids[best]
-        found = (output.next_states[0], values, best, logits.logsumexp(-1))
+        next_states = torch.zeros(1, 1) if isinstance(self._module, BlockModule) else output.next_states[0]
+        found = (next_states, values, best, logits.logsumexp(-1))
         return PassOutput(*(each.numpy() for each in found))
 
 
@@ -79,7 +91,7 @@ class GraphRunner:
         """num_rows: nodes of all passes."""
         library = native_library() if uses_native else None
         self._session = open_session(folder / SPECULATOR_GRAPH_NAME, 0, library)
-        self._num_rows = 0
+        self._num_rows, self._block = 0, part.block
         shape = 1, part.num_kv_heads, num_rows, part.head_dim
         names = [f"past_{kind}.{index}" for index in range(part.num_layers) for kind in ("key", "value")]
         self._kept = {name: np.zeros(shape, np.float32) for name in names}
@@ -88,18 +100,29 @@ class GraphRunner:
         fed = {
             "input_ids": nodes.token_ids[None],
             "position_ids": nodes.positions[None],
-            "tree_mask": np.where(nodes.seen, np.float32(0), np.float32(MASKED))[None, None],
             "write_pos": np.array([self._num_rows]),
             "logit_rows": np.arange(len(nodes.token_ids))[None],
             "target_states": nodes.target_states[None],
-            "own_states": nodes.own_states[None],
             **self._kept,
         }
+        if self._block is None:
+            fed |= {"tree_mask": _mask(nodes.seen), "own_states": nodes.own_states[None]}
+        else:
+            num_rows = len(nodes.positions)
+            masks = {"tree_mask": (self._block.is_causal, 0)}
+            if self._block.window is not None:
+                masks["tree_mask_sliding"] = self._block.is_window_causal, self._block.window
+            fed |= {name: _mask(seen_rows(self._num_rows + num_rows, num_rows, *each)) for name, each in masks.items()}
         names = [output.name for output in self._session.get_outputs()]
         found = dict(zip(names, self._session.run(names, fed), strict=True))
-        self._num_rows += len(nodes.token_ids)
+        self._num_rows += len(nodes.token_ids if self._block is None else nodes.target_states)
         self._kept = {name: found[name.replace("past", "present")] for name in self._kept}
-        return PassOutput(*(found[name][0] for name in PassOutput._fields))
+        none = np.zeros((1, 1, 1), np.float32)
+        return PassOutput(*(found.get(name, none)[0] for name in PassOutput._fields))
+
+
+def _mask(seen: npt.ArrayLike) -> Float32Array:
+    return np.where(seen, np.float32(0), np.float32(MASKED))[None, None]
 
 
 def check_speculator(
@@ -113,31 +136,40 @@ def check_speculator(
     """
     module = source.skeleton
     assert isinstance(module, SpeculatorModule)
+    num_rows = len(text.token_ids) + (len(_PARENTS) if part.block is None else part.block.size)
+    runners = GraphRunner(folder, part, num_rows), ModuleRunner(module, part.top_k)
     with source.filled([module]):
-        expected = _run(ModuleRunner(module, part.top_k), text, part.hidden_size)
+        found, expected = (_run(runner, text, part) for runner in runners)
     if not all(np.isfinite(each).all() for guesses in expected for each in guesses):
         raise ExportError(
             "What the speculator computes is too large for 32-bit numbers: its weights are damaged; fetch it again."
         )
-    num_rows = len(text.token_ids) + len(_PARENTS)
-    found = _run(GraphRunner(folder, part, num_rows), text, part.hidden_size)
     error = float(np.max([_error(one, other) for one, other in zip(found, expected, strict=True)]))
     if not error <= (MAX_RELATIVE_ERROR if is_exact else np.finfo(np.float32).max):
         raise ParityError(f"The speculator's graph strays by {error:.2g} from its module: please report it.")
     best, wanted = (np.concatenate([each.top_ids[:, 0] for each in guesses]) for guesses in (found, expected))
     chosen = text.best[1:].numpy()
+    firsts = best[: len(chosen)]
+    if part.block is not None:
+        places = _places(text, part.block)
+        chosen = text.best[places].numpy()
+        firsts = np.array([each.top_ids[part.block.size - part.block.max_drafts, 0] for each in found])
     return {
         "speculator_error": error,
         "speculator_agreement": float((best == wanted).mean()),
-        SPECULATOR_AGREEMENT: float((best[: len(chosen)] == chosen).mean()),
+        SPECULATOR_AGREEMENT: float((firsts == chosen).mean()),
     }
 
 
-def _run(runner: SpeculatorRunner, text: TextStates, hidden_size: int) -> list[PassOutput]:
-    """The text in one pass, then a tree of its first tokens, a depth a pass."""
+def _run(runner: SpeculatorRunner, text: TextStates, part: SpeculatorPart) -> list[PassOutput]:
+    none = np.zeros((0, part.hidden_size), np.float32)
+    return _run_tree(runner, text, none) if part.block is None else _run_blocks(runner, text, part.block, none)
+
+
+def _run_tree(runner: SpeculatorRunner, text: TextStates, none: Float32Array) -> list[PassOutput]:
+    """The text in one pass, then a tree of its first tokens, a depth a pass. none: no state of its own."""
     ids, states = np.array(text.token_ids), text.states[0].numpy()
     num_scored = len(ids) - 1
-    none = np.zeros((0, hidden_size), np.float32)
     first = PassInputs(ids[1:], np.arange(1, len(ids)), np.tri(num_scored, dtype=bool), states[:-1], none)
     guesses = [runner.run(first)]
     own: list[Float32Array] = []  # next states of the tree's nodes
@@ -156,6 +188,23 @@ def _run(runner: SpeculatorRunner, text: TextStates, hidden_size: int) -> list[P
         nodes = PassInputs(np.resize(ids, stop)[start:], positions, visible, states[:0], np.stack(parents))
         guesses.append(runner.run(nodes))
         own.extend(guesses[-1].next_states)
+    return guesses
+
+
+def _places(text: TextStates, block: BlockPart) -> list[int]:
+    """Tokens of a text behind which blocks are compared."""
+    return list(range(1, len(text.token_ids), block.size))
+
+
+def _run_blocks(runner: SpeculatorRunner, text: TextStates, block: BlockPart, none: Float32Array) -> list[PassOutput]:
+    """Blocks, each over the text up to its place, of which the one before has left its own part; some are cut short."""
+    ids, states, start = text.token_ids, text.states[0].numpy(), 0
+    nothing, guesses = np.zeros((0, 0), bool), []
+    for number, place in enumerate(_places(text, block)):
+        size = block.size if number % 3 else 2
+        rows = np.array([ids[place], *[block.mask_token_id] * (size - 1)])
+        guesses.append(runner.run(PassInputs(rows, np.arange(start, place + size), nothing, states[start:place], none)))
+        start = place
     return guesses
 
 

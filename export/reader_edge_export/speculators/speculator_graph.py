@@ -21,20 +21,26 @@ from reader_edge_export.progress import Progress
 from reader_edge_export.quantize.hadamard import Hadamards, block_size
 from reader_edge_export.quantize.vocabulary import Stored, embedding_lookup, look_up_stored, vocabulary_head
 from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.speculators.block_networks import BlockModule
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
 from reader_edge_export.trace.image_rows import DynamicAxes
 from reader_edge_export.trace.tracing import AttentionLayer, Trace, current_trace, tree_attention
 from reader_edge_export.trace.tree_config import TRACE_OPSET, marked_parts
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 from reader_edge_runtime.package.manifest import GRAPH_NAME, FileEntry
-from reader_edge_runtime.package.package_parts import SPECULATOR_GRAPH_NAME, SPECULATOR_WEIGHTS_NAME, SpeculatorPart
+from reader_edge_runtime.package.package_parts import (
+    SPECULATOR_GRAPH_NAME,
+    SPECULATOR_WEIGHTS_NAME,
+    BlockPart,
+    SpeculatorPart,
+)
 
 _NAMES = "embedding", "vocabulary"  # of initializers in graphs of quantised weights; tied, the second alone
 TOP_K = 16
 
 # Sizes of the traced example; all differ, so that a size fixed by mistake breaks the checks.
 _B, _N1, _N2, _R, _PAST, _S = 2, 4, 3, 2, 5, 16
-_NO_WINDOW = 1  # windows are refused before
+_MAX_CONTEXT = 1 << 62  # so that every window is one
 
 
 def look_up_in_target(editor: GraphEditor, target: Path) -> None:
@@ -99,6 +105,28 @@ def part_of(format_name: str, module: SpeculatorModule, state_ids: tuple[int, ..
         draft_vocab_size=draft_vocab_size,
         top_k=min(TOP_K, draft_vocab_size),
         state_ids=state_ids,
+        block=_block_part(module) if isinstance(module, BlockModule) else None,
+    )
+
+
+def _block_part(module: BlockModule) -> BlockPart:
+    """Raises UnsupportedArchitectureError for layers of more kinds than a graph has masks."""
+    kinds = set(zip(module.windows, module.layer_is_causal, strict=True))
+    windowed = {kind for kind in kinds if kind[0]}
+    if max(len(windowed), len(kinds - windowed)) > 1:
+        words = ", ".join(f"{window or 'none'}{', causal' if is_causal else ''}" for window, is_causal in sorted(kinds))
+        raise UnsupportedArchitectureError(
+            f"The layers of the speculator have windows of several kinds ({words}), and a graph has room for one kind "
+            "beside layers without: give a speculator whose windowed layers are alike."
+        )
+    window, is_window_causal = next(iter(windowed), (None, False))
+    return BlockPart(
+        size=module.block_size,
+        mask_token_id=module.mask_token_id,
+        tells_next=module.drafts_from_anchor,
+        is_causal=any(is_causal for _, is_causal in kinds - windowed),
+        is_window_causal=is_window_causal,
+        window=window,
     )
 
 
@@ -126,7 +154,8 @@ def write_speculator(
         add_top_logits(editor, TOP_K, token_ids)
         add_log_sum_exp(editor)
         outputs = {value.name: value for value in editor.graph.outputs}
-        outputs["next_states"].shape = ir.Shape(["B", "N", module.state_size])
+        if "next_states" in outputs:
+            outputs["next_states"].shape = ir.Shape(["B", "N", module.state_size])
         editor.graph.outputs.remove(outputs["logits"])
         if all(value.name != "write_pos" for value in editor.graph.inputs):  # where no layer attends
             unread = ir.Value(name="write_pos", shape=ir.Shape(["B"]), type=ir.TensorType(ir.DataType.INT64))
@@ -146,22 +175,8 @@ def trace_speculator(source: SourceModel, target_size: int, graph: Path) -> None
     target_size: numbers of a node's states of the target, J * E_target.
     """
     module = cast(SpeculatorModule, source.skeleton)
+    inputs, outputs = _axes(module)
     example = _example_inputs(module, target_size)
-    inputs: DynamicAxes = {
-        "input_ids": {0: "B", 1: "N"},
-        "position_ids": {0: "B", 1: "N"},
-        "tree_mask": {0: "B", 2: "N", 3: "M"},
-        "write_pos": {0: "B"},
-        "logit_rows": {0: "B", 1: "R"},
-        "target_states": {0: "B", 1: "N1"},
-        "own_states": {0: "B", 1: "N2"},
-        **_kv_axes("past", module.num_layers),
-    }
-    outputs: DynamicAxes = {
-        "logits": {0: "B", 1: "R"},
-        "next_states": {0: "B", 1: "N"},
-        **_kv_axes("present", module.num_layers),
-    }
     traced = _Traced(module, list(inputs), list(outputs))
     with torch.no_grad(), marked_parts(source):
         torch.onnx.export(
@@ -178,6 +193,25 @@ def trace_speculator(source: SourceModel, target_size: int, graph: Path) -> None
         raise UnsupportedArchitectureError("The speculator's layers do not all attend to earlier tokens.")
 
 
+def _axes(module: SpeculatorModule) -> tuple[DynamicAxes, DynamicAxes]:
+    """Of inputs and outputs. Sizes are read off the first input, whose rows are all that a pass has."""
+    is_block, mask = isinstance(module, BlockModule), {0: "B", 2: "N", 3: "M"}
+    inputs: DynamicAxes = {
+        "position_ids": {0: "B", 1: "N"},
+        "input_ids": {0: "B", 1: "N2" if is_block else "N"},
+        "tree_mask": mask,
+        "write_pos": {0: "B"},
+        "logit_rows": {0: "B", 1: "R"},
+        "target_states": {0: "B", 1: "N1"},
+    }
+    outputs: DynamicAxes = {"logits": {0: "B", 1: "R"}}
+    if not isinstance(module, BlockModule):
+        inputs["own_states"], outputs["next_states"] = {0: "B", 1: "N2"}, {0: "B", 1: "N"}
+    elif any(module.windows):
+        inputs["tree_mask_sliding"] = mask
+    return inputs | _kv_axes("past", module.num_layers), outputs | _kv_axes("present", module.num_layers)
+
+
 class _Traced(torch.nn.Module):
     """The graph contract around a speculator. layers: what they want, once it has run."""
 
@@ -189,12 +223,16 @@ class _Traced(torch.nn.Module):
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         input_names, output_names = self._names
-        trace = Trace(dict(zip(input_names, inputs, strict=True)), _NO_WINDOW)
+        trace = Trace(dict(zip(input_names, inputs, strict=True)), _MAX_CONTEXT)
         token = current_trace.set(trace)
         try:
-            given = (trace.inputs[name] for name in ("input_ids", "position_ids", "target_states", "own_states"))
-            output = self.module(*given, _marked_attention)
-            trace.outputs |= {"logits": self.module.logits(output.read), "next_states": output.next_states}
+            given = [trace.inputs[name] for name in ("input_ids", "position_ids", "target_states")]
+            if isinstance(self.module, BlockModule):
+                read = self.module.block(given[0], given[1], given[2], _marked_attention)
+            else:
+                output = self.module(*given, trace.inputs["own_states"], _marked_attention)
+                read, trace.outputs["next_states"] = output.read, output.next_states
+            trace.outputs["logits"] = self.module.logits(read)
         finally:
             current_trace.reset(token)
         self.layers = dict(trace.layers)
@@ -202,7 +240,8 @@ class _Traced(torch.nn.Module):
 
 
 def _marked_attention(module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    return tree_attention(module, query, key, value, None, module.scaling)[0]
+    window = getattr(module, "window", 0) or None
+    return tree_attention(module, query, key, value, None, module.scaling, sliding_window=window)[0]
 
 
 def _kv_axes(prefix: str, num_layers: int) -> DynamicAxes:
@@ -211,12 +250,15 @@ def _kv_axes(prefix: str, num_layers: int) -> DynamicAxes:
 
 
 def _example_inputs(module: SpeculatorModule, target_size: int) -> dict[str, torch.Tensor]:
+    """Of every input that a speculator may have."""
     num_nodes, config = _N1 + _N2, module.config
+    mask = torch.zeros(_B, 1, num_nodes, _PAST + num_nodes)
     kept = torch.zeros(_B, config.num_key_value_heads, _S, config.head_dim)
     return {
-        "input_ids": torch.ones(_B, num_nodes, dtype=torch.long),
+        "input_ids": torch.ones(_B, _N2 if isinstance(module, BlockModule) else num_nodes, dtype=torch.long),
         "position_ids": torch.arange(_PAST, _PAST + num_nodes).expand(_B, -1).contiguous(),
-        "tree_mask": torch.zeros(_B, 1, num_nodes, _PAST + num_nodes),
+        "tree_mask": mask,
+        "tree_mask_sliding": mask.clone(),
         "write_pos": torch.full((_B,), _PAST, dtype=torch.long),
         "logit_rows": torch.zeros(_B, _R, dtype=torch.long),
         "target_states": torch.zeros(_B, _N1, target_size),

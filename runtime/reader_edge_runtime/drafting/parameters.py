@@ -4,13 +4,14 @@
 from answers of a real model with its likely successors: only statistics of how evidence of each class fared, no text.
 """
 
+import math
 from pathlib import Path
 
 import numpy as np
 
 from reader_edge_runtime.arrays import Float32Array, Float64Array
 from reader_edge_runtime.drafting.kernels import layout, mixture, successors
-from reader_edge_runtime.drafting.proposals import PROBABILITY_BUCKETS
+from reader_edge_runtime.drafting.proposals import BLOCK_CLASSES, PROBABILITY_BUCKETS, SHARE_EDGES
 
 PRIORS = Path(__file__).with_name("priors.npz")
 _FIRST_RATE = 0.18
@@ -28,6 +29,7 @@ _LOGITS_RATE = 0.05
 _LOGITS_WEIGHT = 0.5
 _DATASTORE_WEIGHT = 0.5
 _PROPOSAL_WEIGHT = 0.75  # of 0.25 to 1.3 the best for a trained head
+_AFTER_DEVIATIONS = (1.0, 0.6, 0.35)  # of a block, by how often the path left its own best: it knew of another one
 
 # Trials that a prior counts for, so that a request's own evidence soon outweighs it.
 _PRIOR_RATE = 1 / 22
@@ -135,6 +137,10 @@ def _proposal_probabilities() -> Float32Array:
     p = np.full(layout.CLASSES, 0.3, np.float32)
     p[0] = 0.02
     p[1 : 1 + PROBABILITY_BUCKETS] = (np.arange(PROBABILITY_BUCKETS) + 0.5) / PROBABILITY_BUCKETS
+    edges = np.array([0.0, *SHARE_EDGES, 1.0])
+    in_block = np.array(_AFTER_DEVIATIONS)[:, None, None, None] * (edges[1:] + edges[:-1]) / 2
+    first = 1 + PROBABILITY_BUCKETS
+    p[first : first + math.prod(BLOCK_CLASSES)] = np.broadcast_to(in_block, BLOCK_CLASSES).ravel()
     return p
 
 

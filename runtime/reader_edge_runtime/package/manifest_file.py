@@ -13,6 +13,7 @@ from reader_edge_runtime.generation_config import is_own_sampling
 from reader_edge_runtime.package.images import QWEN_FAMILIES
 from reader_edge_runtime.package.manifest import GRAPH_NAME, MANIFEST_NAME, TOKENIZER_NAME, Manifest
 from reader_edge_runtime.package.package_parts import (
+    DFLASH,
     MOST_STATES,
     SPECULATOR_GRAPH_NAME,
     SPECULATOR_WEIGHTS_NAME,
@@ -34,6 +35,8 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     for name in ("layers", "state_ids", "speculator", "images", "stage", "sampling", "pooling"):
         if not fields[name]:
             del fields[name]
+    if manifest.speculator is not None and manifest.speculator.block is None:
+        del fields["speculator"]["block"]
     write_file(folder / MANIFEST_NAME, (json.dumps(fields, indent=1, sort_keys=True) + "\n").encode())
 
 
@@ -86,6 +89,9 @@ def _relations(manifest: Manifest) -> Iterator[tuple[object, str, object]]:
     are_ids = list(numbers) == sorted(set(numbers)) and set(numbers) <= set(range(manifest.num_layers + 2))
     yield not numbers or (is_reported and are_ids), "state_ids", numbers
     yield part is None or set(part.state_ids) <= set(numbers), "speculator.state_ids", part and part.state_ids
+    if part is not None:
+        is_block = part.format == DFLASH
+        yield is_block == (part.block is not None) and part.num_layers >= is_block, "speculator.block", part.block
     if (images := manifest.images) is not None:
         yield manifest.attention == "exact" and stage is None, "images", images
         yield images.width == manifest.hidden_size, "images.width", images.width

@@ -12,6 +12,15 @@ of its own states, T of the target's, J states read, K top_k):
 
 A node for a text's token i + 1 reads the states of token i, and says what follows token i + 1.
 
+A speculator that drafts a block has rows of tokens that the target has scored, which fill its KV cache, and behind
+them those of the block: the pending token and masks (C rows and N, at least one of each; a pass's rows are both):
+
+    input_ids, logit_rows    int64 (B, N), (B, R), of the block alone    position_ids  int64 (B, C + N)
+    tree_mask, with a window tree_mask_sliding too   float32 (B, 1, C + N, M)
+    target_states            float32 (B, C, J * T)   of the same tokens
+
+It has neither own_states nor next_states.
+
 A model that sees images has a graph for what is made of one of them, or of one of its tiles. It gives L tokens:
 
     image_features  float32 (L, E), with num_deepstack (L, (1 + num_deepstack) * E): a row for each of its inputs
@@ -46,12 +55,35 @@ from reader_edge_runtime.untrusted.untrusted_json import Sha256, one_of
 SPECULATOR_GRAPH_NAME = "speculator.onnx"
 SPECULATOR_WEIGHTS_NAME = "speculator.onnx.data"
 
-MLP, EAGLE3, MTP = "mlp", "eagle3", "mtp"
-SPECULATOR_FORMATS = (MLP, EAGLE3, MTP)
+MLP, EAGLE3, MTP, DFLASH = "mlp", "eagle3", "mtp", "dflash"
+SPECULATOR_FORMATS = (MLP, EAGLE3, MTP, DFLASH)
 SPECULATOR_AGREEMENT = "speculator_target_agreement"  # among a package's checks: its best token is the target's
 MOST_STATES = 16  # of a target that a package reports
 
 _Size = Annotated[int, Meta(ge=1, le=1 << 12)]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPart:
+    """What a package says of blocks that its speculator drafts.
+
+    size: rows of one at most, of which all but the first, the pending token's, are of mask_token_id. tells_next:
+    whether a row tells of the token behind it, else of its own: then the first tells nothing. is_causal,
+    is_window_causal: whether rows see no later ones of the block, in layers without a window and in those with one.
+    window: rows that these see as far back, and as far ahead, their own included; None without such layers.
+    """
+
+    size: Annotated[int, Meta(ge=2, le=64)]
+    mask_token_id: Annotated[int, Meta(ge=0, lt=1 << 24)]
+    tells_next: bool = False
+    is_causal: bool = False
+    is_window_causal: bool = False
+    window: Annotated[int, Meta(ge=1, le=1 << 28)] | None = None
+
+    @property
+    def max_drafts(self) -> int:
+        """Tokens that a pass can tell of."""
+        return self.size - (not self.tells_next)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +94,7 @@ class SpeculatorPart:
     has not: 0 layers. hidden_size: E. draft_vocab_size: tokens that it can name. top_k: successors that it reports of a
     node.
     state_ids: of the target's states (`Manifest.state_ids`) those that it reads, in the order in which it joins them.
+    block: of one that drafts blocks.
     """
 
     format: Annotated[str, one_of(*SPECULATOR_FORMATS)]
@@ -73,6 +106,7 @@ class SpeculatorPart:
     draft_vocab_size: Annotated[int, Meta(ge=1, le=1 << 24)]
     top_k: Annotated[int, Meta(ge=1, le=256)]
     state_ids: Annotated[tuple[int, ...], Meta(min_length=1, max_length=MOST_STATES)]
+    block: BlockPart | None = None
 
     @property
     def kv_row_bytes(self) -> int:

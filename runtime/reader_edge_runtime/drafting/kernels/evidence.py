@@ -21,7 +21,7 @@ _LONG_MATCH = 4
 
 
 class EvidenceSources(NamedTuple):
-    """Where evidence comes from. files: of datastores. proposals: (P, 4), see sources/source.py."""
+    """Where evidence comes from. files: of datastores. proposals: (P, 4), see proposals.py."""
 
     context: Store
     history: Store
@@ -77,7 +77,7 @@ def _add_proposals(proposals: Int32Table, node: Int32Vector, evidence: Int32Vect
         if child:
             which = np.int64(layout.PROPOSAL_INPUTS[e])
             active = add_input(evidence, which, 0, 0)
-            while child:
+            while child and proposals[child, 0] != layout.ANY_TOKEN:
                 add_pair(evidence, work, active, which, 1 + proposals[child, 3], proposals[child, 0])
                 child = proposals[child, 2]
 
@@ -85,7 +85,7 @@ def _add_proposals(proposals: Int32Table, node: Int32Vector, evidence: Int32Vect
 @small_part
 def _proposed_child(proposals: Int32Table, parent: Number, token: Number) -> Number:
     child = proposals[parent, 1]
-    while child and proposals[child, 0] != token:
+    while child and proposals[child, 0] != token and proposals[child, 0] != layout.ANY_TOKEN:
         child = proposals[child, 2]
     return child if child else -1
 

@@ -26,6 +26,7 @@ PROPOSAL_INPUTS = np.array([29, 30, 31, 25, 26], np.int32)
 AFTER_TOKEN, AFTER_PAIR = 0, 1
 SINGLE, COPY, RESUMED = 9, 10, 11
 NUM_PROPOSALS = len(PROPOSAL_INPUTS)
+ANY_TOKEN = -1  # of a proposal: last among siblings, it stands for all tokens that they do not name
 SOURCE_OF_INPUT = np.array([0] * 12 + [1] * 12 + [2, 7, 8] + [3] * 2 + [4, 5, 6], np.int32)
 
 # An input's weight depends on its level (support or match length), and on two sets chosen by the match state.

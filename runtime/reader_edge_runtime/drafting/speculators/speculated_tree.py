@@ -7,6 +7,7 @@ import numpy as np
 
 from reader_edge_runtime.arrays import Float32Array, Int64Array
 from reader_edge_runtime.draft_tree import DraftTree
+from reader_edge_runtime.drafting.proposals import BlockTree
 from reader_edge_runtime.drafting.speculators.speculator import TreeStep
 
 NAME = "speculator"
@@ -33,7 +34,7 @@ class SpeculatedTree:
     """
 
     def __init__(self, token_id: int, vocab_size: int, temperature: float = 0.0) -> None:
-        self.tree = DraftTree.root(token_id)
+        self.tree: DraftTree = DraftTree.root(token_id)
         self._vocab_size, self._temperature = vocab_size, temperature
         self._children: dict[tuple[int, int], int] = {}  # by parent and token
         self._unnamed: list[float] = []  # of each scored node, the most that a successor can have that is not named
@@ -45,6 +46,12 @@ class SpeculatedTree:
     def add_root(self, top_ids: Int64Array, probabilities: Float32Array, state: Float32Array) -> None:
         """Take what follows the text's last token: int64 and float32 (K,). state: float32 (E,), its next one."""
         self._add_scored(0, top_ids, probabilities, state)
+
+    def add_block(self, top_ids: Int64Array, probabilities: Float32Array) -> None:
+        """Take what may stand at each place behind the text's last token: int64 and float32 (places, K)."""
+        if self._temperature:
+            probabilities = np.stack([tempered(each, self._temperature) for each in probabilities])
+        self.tree = BlockTree.of(self.tree.token_ids[0], top_ids, probabilities, self._vocab_size, NAME)
 
     def candidates(self, draft: DraftTree, max_depth: int) -> list[FrontierNode]:
         """Nodes of a draft made with this tree that could be scored next, the most promising first."""

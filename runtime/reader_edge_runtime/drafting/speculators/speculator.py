@@ -16,8 +16,9 @@ from reader_edge_runtime.package.package_parts import SpeculatorPart
 class SpeculatorResult(NamedTuple):
     """What a speculator says of nodes that it scored: B trees, R of the nodes each, padded.
 
-    top_ids, probabilities: int64 and float32 (B, R, K), its likeliest successors, likeliest first.
-    next_states: float32 (B, N, E) of all N nodes, what their children are scored from.
+    top_ids, probabilities: int64 and float32 (B, R, K), its likeliest successors, likeliest first; of a block R places,
+    one behind the other.
+    next_states: float32 (B, N, E) of all N nodes, what their children are scored from; of a block none.
     All are valid until its next pass.
     """
 
@@ -55,17 +56,24 @@ class Speculator(Protocol):
         ...
 
     def catch_up(
-        self, cache: Cache, first_slot: int, further: Sequence[Sequence[int]], states: Sequence[Float32Array]
+        self,
+        cache: Cache,
+        first_slot: int,
+        further: Sequence[Sequence[int]],
+        states: Sequence[Float32Array],
+        num_drafts: int = 1,
     ) -> SpeculatorResult:
         """Write rows of further tokens of the texts in some slots, without committing them; tells of each one's last.
 
         states: of each text, float32 (n, state_size), what the target has of the token before each of the n tokens.
+        num_drafts: places behind the last token that one which drafts blocks tells of, up to its `max_drafts`.
         Raises ProviderError, and ConfigError where memory is short.
         """
         ...
 
     def step(self, cache: Cache, first_slot: int, steps: Sequence[TreeStep]) -> SpeculatorResult:
-        """Score the nodes of trees that are not scored yet, and tell of each; their rows are never committed.
+        """Score the nodes of trees that are not scored yet, and tell of each; their rows are never committed. No
+        speculator that drafts blocks has this to do.
 
         Raises as `catch_up`.
         """

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.payoff import moved
 from reader_edge_runtime.drafting.speculators.speculated_tree import FrontierNode
@@ -14,12 +15,14 @@ from reader_edge_runtime.drafting.speculators.speculator import Speculator, Tree
 PASS_NODES = 8  # of a pass of the target with drafts
 # Measured: docs/explanation/measured/drafts/speculators.md
 TOKENS_A_PASS, USUALLY_ADDED = 2.0, 0.25  # without a speculator, and by one that is called where that pays
+USUALLY_ADDED_BY_BLOCKS = 1.0  # less than published ones add in chats: they have 3.4 tokens a pass and more there
 STEP_NODES = (2, 4)  # nodes of the passes of the speculator that a call takes, before the first
 _BESIDE_S = 6e-4  # beside them: the tree is drafted again behind each, and now and then without it
 
 WIDTHS = (1, 2, 4, 8, 16, 64)  # nodes of the passes that are measured
 _ROUNDS = 2
 _OTHER_BYTES = 64 << 20  # read before each pass, as the target's weights are: its own leave the processor's caches
+_READ_AT_ONCE = 2  # tokens that came since a block was drafted, where that was measured
 
 MAX_STEPS = 8
 _WIDTHS = (1, 2, 4, 8)  # nodes that a pass may score
@@ -38,34 +41,42 @@ def needed_tokens(asking_s: float, pass_s: float) -> float:
     return TOKENS_A_PASS * asking_s / pass_s
 
 
-def pays_off(asking_s: float, pass_s: float) -> bool:
-    """Whether what speculators usually add makes up for what asking takes."""
-    return needed_tokens(asking_s, pass_s) <= USUALLY_ADDED
+def pays_off(asking_s: float, pass_s: float, added: float = USUALLY_ADDED) -> bool:
+    """Whether what speculators usually add makes up for what asking takes. added: tokens a pass."""
+    return needed_tokens(asking_s, pass_s) <= added
 
 
 class SpeculatorTimes:
-    """Seconds of passes of a speculator, T_s(n). seconds: of each of WIDTHS."""
+    """Seconds of passes of a speculator, T_s(n). seconds: of each of WIDTHS. block_s: of one that tells of a block.
 
-    def __init__(self, seconds: Sequence[float]) -> None:
+    asking_s: what asking takes in a step, before it was tried.
+    """
+
+    def __init__(self, seconds: Sequence[float], block_s: float | None = None) -> None:
         self._seconds = list(seconds)
+        self.asking_s = asking_seconds(self.seconds) if block_s is None else _BESIDE_S + block_s
 
     @classmethod
     def measure(cls, speculator: Speculator) -> "SpeculatorTimes":
         """Of one text. Raises ProviderError for a speculator that does not run."""
-        widths = [min(width, speculator.max_context - 1) for width in WIDTHS]
+        block = speculator.part.block
+        most = speculator.max_context - (1 if block is None else 1 + block.size)
+        widths = [min(width, most) for width in WIDTHS]
         cache = speculator.new_cache(1, min(2 * max(widths), speculator.max_context))
         cache.fill(0, 1)
+        found: dict[tuple[int, int], list[float]] = {(width, 1): [] for width in widths}
+        of_block = (_READ_AT_ONCE, min(block.max_drafts, PASS_NODES - 1)) if block is not None else (0, 0)
+        if block is not None:
+            found[of_block] = []
         others = np.ones(_OTHER_BYTES // 8)
-        found: list[list[float]] = [[] for _ in widths]
         for _ in range(1 + _ROUNDS):  # the first time, memory is laid out
-            for times, width in zip(found, widths, strict=True):
-                states = np.zeros((width, speculator.part.hidden_size), np.float32)
-                step = TreeStep(DraftTree.chain([0] * (1 + width)), 1, states)
+            for (width, num_drafts), times in found.items():
                 others.sum()
                 began = time.perf_counter()
-                speculator.step(cache, 0, [step])
+                _try(speculator, cache, width, num_drafts)
                 times.append(time.perf_counter() - began)
-        return cls([min(times[1:]) for times in found])
+        least = {sizes: min(times[1:]) for sizes, times in found.items()}
+        return cls([least[width, 1] for width in widths], least.get(of_block))
 
     def seconds(self, num_nodes: int) -> float:
         """Of a pass of so many nodes: between those measured on a line, beyond them in proportion."""
@@ -80,6 +91,16 @@ class SpeculatorTimes:
             expected = self.seconds(num_nodes)
             if expected > 0:
                 self._seconds[nearest] = moved(self._seconds[nearest], self._seconds[nearest] * seconds / expected)
+
+
+def _try(speculator: Speculator, cache: Cache, width: int, num_drafts: int) -> None:
+    """A pass over so many nodes, or over so many tokens and the block behind them."""
+    if speculator.part.block is not None:
+        states = np.zeros((width, speculator.state_size), np.float32)
+        speculator.catch_up(cache, 0, [[0] * width], [states], num_drafts)
+        return
+    states = np.zeros((width, speculator.part.hidden_size), np.float32)
+    speculator.step(cache, 0, [TreeStep(DraftTree.chain([0] * (1 + width)), 1, states)])
 
 
 @dataclass(slots=True)

@@ -59,6 +59,10 @@ class SpeculatorRequest(RequestDrafter):
         tokens = list(self.token_ids[first : first + size])
         return tokens, self._unread.between(first - 1, first - 1 + len(tokens))
 
+    def is_last(self, slot: SpeculatorSlot, num_tokens: int) -> bool:
+        """Whether none is missing behind the next so many."""
+        return len(slot.token_ids) + num_tokens == len(self.token_ids)
+
     def went_on(self, slot: SpeculatorSlot, num_tokens: int) -> bool:
         """Note that so many tokens have rows now; whether more are missing."""
         first = len(slot.token_ids)

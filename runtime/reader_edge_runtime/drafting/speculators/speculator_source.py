@@ -10,7 +10,7 @@ speculator's probabilities judge what was retrieved, and what is retrieved goes 
 
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, cast
 
 from reader_edge_runtime.draft_tree import DraftTree
@@ -28,10 +28,11 @@ from reader_edge_runtime.drafting.speculators.speculator import (
     saved_slots,
 )
 from reader_edge_runtime.drafting.speculators.speculator_cost import (
+    USUALLY_ADDED,
+    USUALLY_ADDED_BY_BLOCKS,
     DraftProgress,
     SpeculatorTimes,
     TreeGrowth,
-    asking_seconds,
     pays_off,
 )
 from reader_edge_runtime.drafting.speculators.speculator_request import SpeculatorRequest
@@ -76,16 +77,18 @@ class SpeculatorSource(DraftSource):
         self._which = [state_ids.index(number) for number in speculator.part.state_ids]
         self._vocab_size = vocab_size
         self._attends = speculator.part.num_layers > 0
+        self._block = speculator.part.block
+        self._num_spare = self._block.size if self._block is not None else 0  # rows behind those of tokens
         self.times = SpeculatorTimes.measure(speculator)
         self.slots = SpeculatorSlots(speculator, max_slots)
         is_right = _USUALLY_RIGHT if agreement is None else min(max(agreement, 0.0), 1.0)
         self.gain = SourceGain([is_right * gain for gain in _FIRST_GAINS])
-        self.gain.seconds = asking_seconds(self.times.seconds)
+        self.gain.seconds = self.times.asking_s
         self.growth = TreeGrowth()
 
     def pays_off(self, pass_s: float) -> bool:
         """Whether what it usually brings can make up for what asking takes. pass_s: see `needed_tokens`."""
-        return pays_off(self.gain.seconds, pass_s)
+        return pays_off(self.gain.seconds, pass_s, USUALLY_ADDED if self._block is None else USUALLY_ADDED_BY_BLOCKS)
 
     def begin(self, context: RequestContext) -> SpeculatorRequest:
         return SpeculatorRequest(context, self._which, self._attends)
@@ -110,7 +113,8 @@ class SpeculatorSource(DraftSource):
             return [None] * len(draft_requests)
         try:
             trees = self._caught_up(self._speculator, draft_requests)
-            self._grow(self._speculator, trees)
+            if self._block is None:
+                self._grow(self._speculator, trees)
         except ReaderEdgeError as error:
             warnings.warn(f"The speculator is not called again: {error}", stacklevel=2)
             self._speculator = None
@@ -164,19 +168,33 @@ class SpeculatorSource(DraftSource):
         cache = self.slots.cache
         for slots in side_by_side(requests):
             # A pass is as wide for each of its texts, and one of them may be near the context's end.
-            room = speculator.max_context - max(cache.lengths[slot.number] for slot in slots)
+            room = speculator.max_context - max(cache.lengths[slot.number] for slot in slots) - self._num_spare
             chunks = [requests[slot].chunk(slot, min(_CHUNK, room)) for slot in slots]
+            num_drafts = self._num_drafts(
+                growing[slot].draft_request
+                for slot, (tokens, _) in zip(slots, chunks, strict=True)
+                if requests[slot].is_last(slot, len(tokens))
+            )
             began = time.perf_counter()
-            result = speculator.catch_up(cache, slots[0].number, *zip(*chunks, strict=True))
-            self._learn_time(max(len(tokens) for tokens, _ in chunks), len(slots), began)
+            further, states = zip(*chunks, strict=True)
+            result = speculator.catch_up(cache, slots[0].number, further, states, num_drafts)
+            if num_drafts == 1:
+                self._learn_time(max(len(tokens) for tokens, _ in chunks), len(slots), began)
             for b, (slot, (tokens, _)) in enumerate(zip(slots, chunks, strict=True)):
                 cache.commit(slot.number, range(len(tokens)))
                 if requests[slot].went_on(slot, len(tokens)):
                     left[slot] = requests[slot]
+                elif self._block is not None:
+                    growing[slot].tree.add_block(result.top_ids[b], result.probabilities[b])
                 else:
                     state = result.next_states[b, len(tokens) - 1]
                     growing[slot].tree.add_root(result.top_ids[b, 0], result.probabilities[b, 0], state)
         return left
+
+    def _num_drafts(self, draft_requests: Iterable[DraftRequest]) -> int:
+        """Places that a pass tells of, whose block these requests draft from; of others it tells of one."""
+        most = self._block.max_drafts if self._block is not None else 1
+        return min(most, max((min(each.max_depth, each.max_nodes - 1) for each in draft_requests), default=1))
 
     def _grow(self, speculator: Speculator, trees: dict[SpeculatorSlot, GrowingTree]) -> None:
         """Passes over the likeliest ends of all drafts, for as long as they pay."""

@@ -132,6 +132,9 @@ def _inputs(manifest: Manifest) -> SpeculatorTensors:
     assert part is not None
     assert hidden_size is not None
     kept = _NUMBERS, 4, {1: part.num_kv_heads, 3: part.head_dim}
+    own: SpeculatorTensors = {"own_states": (_NUMBERS, 3, {2: part.hidden_size})}
+    if part.block is not None:
+        own = {"tree_mask_sliding": (_NUMBERS, 4, {1: 1})} if part.block.window is not None else {}
     return {
         "input_ids": (_INTEGERS, 2, {}),
         "position_ids": (_INTEGERS, 2, {}),
@@ -139,7 +142,7 @@ def _inputs(manifest: Manifest) -> SpeculatorTensors:
         "write_pos": (_INTEGERS, 1, {}),
         "logit_rows": (_INTEGERS, 2, {}),
         "target_states": (_NUMBERS, 3, {2: len(part.state_ids) * hidden_size}),
-        "own_states": (_NUMBERS, 3, {2: part.hidden_size}),
+        **own,
         **{f"past_{kind}.{layer}": kept for layer in range(part.num_layers) for kind in ("key", "value")},
     }
 
@@ -148,11 +151,12 @@ def _outputs(manifest: Manifest) -> SpeculatorTensors:
     part = manifest.speculator
     assert part is not None
     kept: tuple[str, int, dict[int, int]] = _NUMBERS, 4, {}
+    own: SpeculatorTensors = {"next_states": (_NUMBERS, 3, {2: part.hidden_size})} if part.block is None else {}
     return {
         "top_ids": (_INTEGERS, 3, {2: part.top_k}),
         "top_logits": (_NUMBERS, 3, {2: part.top_k}),
         "log_sum_exp": (_NUMBERS, 2, {}),
-        "next_states": (_NUMBERS, 3, {2: part.hidden_size}),
+        **own,
         **{f"present_{kind}.{layer}": kept for layer in range(part.num_layers) for kind in ("key", "value")},
     }
 

@@ -8,7 +8,9 @@ import pytest
 from reader_edge_runtime.config import EngineConfig
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.drafting.drafter import RequestContext
+from reader_edge_runtime.drafting.proposals import BlockTree
 from reader_edge_runtime.errors import DraftError
+from reader_edge_runtime.package.package_parts import BlockPart
 from tests.fake_speculator import (
     MANIFEST,
     TellingTarget,
@@ -23,6 +25,8 @@ from tests.fake_speculator import (
 )
 from tests.random_drafter import check_ragged_batches
 
+BLOCK = BlockPart(6, 5)
+
 
 def test_only_what_came_since_is_read_whatever_was_guessed() -> None:
     speculator = speculator_of()
@@ -34,6 +38,31 @@ def test_only_what_came_since_is_read_whatever_was_guessed() -> None:
     add_states(request, start)
     source.propose([draft_request(request)])
     assert speculator.num_caught_up == [[3], [3]]
+
+
+def test_a_block_is_drafted_in_the_pass_that_reads_what_came_since_as_far_as_the_plan_goes() -> None:
+    speculator = speculator_of(sharpness=9.0, block=BLOCK, max_context=1024)
+    source, text = source_of(speculator), [1, 2, 3, 4]
+    request = begun(source, text)
+    [tree] = source.propose([draft_request(request, max_depth=3)])
+    assert isinstance(tree, BlockTree)
+    assert tree.token_ids == [4, *greedy(speculator._target, text, 3)]
+    start = len(text) - 1
+    text += [0, 5] * 80
+    add_states(request, start)
+    [tree] = source.propose([draft_request(request, max_depth=64)])
+    assert tree is not None
+    assert len(tree) == 1 + BLOCK.max_drafts
+    assert (speculator.num_caught_up, speculator.num_drafted) == ([[3], [128], [32]], [3, 1, BLOCK.max_drafts])
+    assert not speculator.num_stepped
+
+
+def test_a_block_pays_by_what_blocks_add() -> None:
+    for block, pass_s in ((None, 8.0), (BLOCK, 2.0)):
+        source = source_of(speculator_of(block=block))
+        source.gain.seconds = 1.0
+        assert source.pays_off(pass_s)
+        assert not source.pays_off(0.99 * pass_s)
 
 
 def test_states_that_were_missed_cost_the_rows_before_them_and_nothing_else() -> None:
@@ -131,17 +160,21 @@ def test_a_long_text_beside_one_near_the_contexts_end_is_read_in_shorter_chunks(
     assert speculator.num_caught_up[2:] == [[1, 67], [82]]
 
 
+@pytest.mark.parametrize("block", [None, BLOCK], ids=["nodes", "blocks"])
 @pytest.mark.parametrize("order", [3, 2], ids=["knowing", "ignorant"])
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
-def test_speculators_change_no_token_in_ragged_batches_and_free_their_slots(order: int, temperature: float) -> None:
+def test_speculators_change_no_token_in_ragged_batches_and_free_their_slots(
+    order: int, temperature: float, block: BlockPart | None
+) -> None:
     manifest = replace(MANIFEST, max_context=90)
-    speculator = speculator_of(order, max_context=120)
+    speculator = speculator_of(order, max_context=120, block=block)
     source = source_of(speculator)
     decoder = Decoder(TellingTarget(manifest), drafter_of(source), EngineConfig(max_batch=4, prefill_chunk=7))
     num_accepted = check_ragged_batches(decoder, manifest, temperature)
     if order == 3 and not temperature:
         assert num_accepted > 60
-    assert speculator.num_stepped
+    assert bool(speculator.num_stepped) == (block is None)
+    assert max(speculator.num_drafted) == (1 if block is None else block.max_drafts)
     assert all(slot.is_free for slot in source.slots.slots)
     assert 0 < len(source.slots.slots) <= 4
 

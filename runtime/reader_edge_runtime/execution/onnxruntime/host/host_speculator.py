@@ -13,44 +13,63 @@ from reader_edge_runtime.drafting.speculators.speculator import SpeculatorResult
 from reader_edge_runtime.execution.inputs import Inputs
 from reader_edge_runtime.execution.onnxruntime.graph_contract import check_speculator
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
-from reader_edge_runtime.execution.onnxruntime.host.host_graph import CacheBindings, PassTensors
+from reader_edge_runtime.execution.onnxruntime.host.host_graph import CacheBindings, PassTensors, Values
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.execution.onnxruntime.session import open_session, run_bound
 from reader_edge_runtime.execution.onnxruntime.wheel import ort
 from reader_edge_runtime.package.manifest import MASKED
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.package.package_parts import SPECULATOR_GRAPH_NAME, SpeculatorPart
+from reader_edge_runtime.package.package_parts import SPECULATOR_GRAPH_NAME, BlockPart, SpeculatorPart
 
 _MAX_KEPT = 64  # sizes of passes whose tensors are kept
-_KEPT_WIDTH = 32  # nodes of such a pass; wider ones come once in a while
+_KEPT_WIDTH = 32  # nodes, or rows, of such a pass; wider ones come once in a while
 
-Sizes = tuple[int, int, int, bool]  # B, N and R, and whether states are the target's
+Sizes = tuple[int, ...]  # of what a pass reads, then R; B comes first
 
 
 class SpeculatorTensors(PassTensors):
     """What passes of one size read and write beside KV cache and masks, in the same places from pass to pass."""
 
-    def __init__(self, sizes: Sizes, part: SpeculatorPart, state_size: int) -> None:
-        num_trees, num_nodes, num_rows, has_scores = sizes
+    def __init__(self, inputs: Inputs, part: SpeculatorPart, num_rows: int) -> None:
+        num_trees, num_nodes = inputs["input_ids"].shape
         rows = num_trees, num_rows
-        num_scored, own = (num_nodes, 0) if has_scores else (0, num_nodes)
-        inputs: Inputs = {
-            "input_ids": np.zeros((num_trees, num_nodes), np.int64),
-            "position_ids": np.zeros((num_trees, num_nodes), np.int64),
-            "write_pos": np.zeros(num_trees, np.int64),
-            "logit_rows": np.tile(np.arange(num_rows), (num_trees, 1)),
-            "target_states": np.zeros((num_trees, num_scored, state_size), np.float32),
-            "own_states": np.zeros((num_trees, own, part.hidden_size), np.float32),
-        }
-        if not part.num_layers:  # nothing reads a mask
-            inputs["tree_mask"] = np.zeros((num_trees, 1, num_nodes, 1), np.float32)
+        inputs["write_pos"] = np.zeros(num_trees, np.int64)
+        inputs["logit_rows"] = np.tile(np.arange(num_nodes - num_rows, num_nodes), (num_trees, 1))
         self.top_ids = np.zeros((*rows, part.top_k), np.int64)
         self.top_logits = np.zeros((*rows, part.top_k), np.float32)
         self.log_sum_exp = np.zeros(rows, np.float32)
-        self.next_states = np.zeros((num_trees, num_nodes, part.hidden_size), np.float32)
-        outputs = ("top_ids", "top_logits", "log_sum_exp", "next_states")
+        num_states = num_nodes if part.block is None else 0
+        self.next_states = np.zeros((num_trees, num_states, part.hidden_size), np.float32)
+        outputs = ["top_ids", "top_logits", "log_sum_exp", *["next_states"] * (part.block is None)]
         super().__init__(inputs, {name: getattr(self, name) for name in outputs})
         self.binding: ort.IOBinding | None = None  # of passes without layers, which have nothing that moves
+
+    @classmethod
+    def of_nodes(cls, sizes: Sizes, part: SpeculatorPart, state_size: int) -> "SpeculatorTensors":
+        """sizes: B, nodes with states of the target, others, and R."""
+        num_trees, num_scored, num_others, num_rows = sizes
+        num_nodes = num_scored + num_others
+        inputs: Inputs = {
+            "input_ids": np.zeros((num_trees, num_nodes), np.int64),
+            "position_ids": np.zeros((num_trees, num_nodes), np.int64),
+            "target_states": np.zeros((num_trees, num_scored, state_size), np.float32),
+            "own_states": np.zeros((num_trees, num_others, part.hidden_size), np.float32),
+        }
+        if not part.num_layers:  # nothing reads a mask
+            inputs["tree_mask"] = np.zeros((num_trees, 1, num_nodes, 1), np.float32)
+        return cls(inputs, part, num_rows)
+
+    @classmethod
+    def of_blocks(cls, sizes: Sizes, part: SpeculatorPart, state_size: int) -> "SpeculatorTensors":
+        """sizes: B, rows of tokens, rows of a block, and R, which are its last."""
+        num_texts, num_context, num_block, num_rows = sizes
+        assert part.block is not None
+        inputs: Inputs = {
+            "input_ids": np.full((num_texts, num_block), part.block.mask_token_id, np.int64),
+            "position_ids": np.zeros((num_texts, num_context + num_block), np.int64),
+            "target_states": np.zeros((num_texts, num_context, state_size), np.float32),
+        }
+        return cls(inputs, part, num_rows)
 
     def result(self) -> SpeculatorResult:
         with np.errstate(all="ignore"):  # hostile weights give anything
@@ -95,8 +114,16 @@ class HostSpeculator:
         return HostCache(self._kept, num_slots, capacity)
 
     def catch_up(
-        self, cache: Cache, first_slot: int, further: Sequence[Sequence[int]], states: Sequence[Float32Array]
+        self,
+        cache: Cache,
+        first_slot: int,
+        further: Sequence[Sequence[int]],
+        states: Sequence[Float32Array],
+        num_drafts: int = 1,
     ) -> SpeculatorResult:
+        if self.part.block is not None:
+            last = [tokens[-1] for tokens in further]
+            return self._block_pass(self.part.block, cast(HostCache, cache), first_slot, last, states, num_drafts)
         steps = [TreeStep(DraftTree.chain(list(tokens)), 0, each) for tokens, each in zip(further, states, strict=True)]
         lengths = cache.lengths[first_slot : first_slot + len(steps)]
         return self._pass(cast(HostCache, cache), first_slot, steps, lengths, has_scores=True)
@@ -110,7 +137,8 @@ class HostSpeculator:
     ) -> SpeculatorResult:
         """starts: the row of each tree's root. Shorter trees are padded with repetitions of their last node."""
         num_trees, num_nodes = len(steps), max(len(step.tree) - step.num_scored for step in steps)
-        tensors = self._tensors_of((num_trees, num_nodes, 1 if has_scores else num_nodes, has_scores))
+        of_kind = (num_nodes, 0, 1) if has_scores else (0, num_nodes, num_nodes)
+        tensors = self._tensors_of((num_trees, *of_kind))
         inputs = tensors.inputs
         states = inputs["target_states" if has_scores else "own_states"]
         for b, step in enumerate(steps):
@@ -121,7 +149,10 @@ class HostSpeculator:
             if has_scores:
                 inputs["logit_rows"][b] = last
         if self.part.num_layers:
-            binding = self._attention_binding(cache, first_slot, steps, starts, tensors)
+            write_pos = [start + step.num_scored for start, step in zip(starts, steps, strict=True)]
+            binding = self._attention_binding(cache, first_slot, write_pos, num_nodes, tensors)
+            mask = self._tree_masks(steps, starts, tensors.inputs)
+            binding.bind_cpu_input("tree_mask", mask)
         else:
             binding = tensors.binding = tensors.binding or self._bound(tensors)
         run_bound(self._session, binding)
@@ -132,21 +163,49 @@ class HostSpeculator:
         tensors.bind_to(binding)
         return binding
 
-    def _attention_binding(
+    def _block_pass(
         self,
+        block: BlockPart,
         cache: HostCache,
         first_slot: int,
-        steps: Sequence[TreeStep],
-        starts: Sequence[int],
-        tensors: SpeculatorTensors,
+        last: Sequence[int],
+        states: Sequence[Float32Array],
+        num_drafts: int,
+    ) -> SpeculatorResult:
+        """last: token of each text. Texts with fewer states are padded with rows that nothing sees."""
+        num_texts, num_context, num_block = len(last), max(map(len, states)), num_drafts + (not block.tells_next)
+        tensors = self._tensors_of((num_texts, num_context, num_block, num_drafts))
+        inputs, starts = tensors.inputs, cache.lengths[first_slot : first_slot + num_texts]
+        inputs["input_ids"][:, 0] = last
+        for b, (start, own) in enumerate(zip(starts, states, strict=True)):
+            inputs["target_states"][b, : len(own)], inputs["target_states"][b, len(own) :] = own, own[-1]
+            inputs["position_ids"][b, :num_context] = start + np.arange(num_context)
+            inputs["position_ids"][b, num_context:] = start + len(own) + np.arange(num_block)
+        binding = self._attention_binding(cache, first_slot, starts, num_context + num_block, tensors)
+        layers: list[tuple[str, bool, int | None]] = [("tree_mask", block.is_causal, None)]
+        if block.window is not None:
+            layers.append(("tree_mask_sliding", block.is_window_causal, block.window))
+        for name, is_causal, window in layers:
+            mask = _block_mask(starts, [len(own) for own in states], num_block, is_causal, window)
+            binding.bind_cpu_input(name, mask)
+        run_bound(self._session, binding)
+        return tensors.result()
+
+    def _attention_binding(
+        self, cache: HostCache, first_slot: int, write_pos: Sequence[int], num_rows: int, tensors: SpeculatorTensors
     ) -> ort.IOBinding:
-        """With what layers read besides: positions, a mask, and rows of the cache, for which it makes room."""
-        inputs = tensors.inputs
+        """With what layers read besides masks: so many rows of the cache from where they begin, and room for them."""
+        cache.reserve(cache.num_slots, max(write_pos) + num_rows)
+        cache.note_written(first_slot, [position + num_rows for position in write_pos])
+        tensors.inputs["write_pos"][:] = write_pos
+        binding = self._bindings.of(cache, first_slot, len(write_pos))
+        tensors.bind_to(binding)
+        return binding
+
+    def _tree_masks(self, steps: Sequence[TreeStep], starts: Sequence[int], inputs: Values) -> Float32Array:
+        """What nodes see, float32 (B, 1, N, M); their positions become inputs."""
         num_trees, num_nodes = inputs["input_ids"].shape
-        write_pos = [start + step.num_scored for start, step in zip(starts, steps, strict=True)]
-        num_visible = max(write_pos) + num_nodes
-        cache.reserve(cache.num_slots, num_visible)
-        cache.note_written(first_slot, [position + num_nodes for position in write_pos])
+        num_visible = max(start + step.num_scored for start, step in zip(starts, steps, strict=True)) + num_nodes
         mask: Float32Array = np.full((num_trees, 1, num_nodes, num_visible), MASKED, np.float32)
         for b, (step, start) in enumerate(zip(steps, starts, strict=True)):
             size, first = len(step.tree), step.num_scored
@@ -155,18 +214,38 @@ class HostSpeculator:
             inputs["position_ids"][b] = start + depths[nodes]
             mask[b, 0, :, :start] = 0.0
             mask[b, 0, :, start : start + size][ancestors[nodes]] = 0.0
-        inputs["write_pos"][:] = write_pos
-        binding = self._bindings.of(cache, first_slot, num_trees)
-        tensors.bind_to(binding)
-        binding.bind_cpu_input("tree_mask", mask)
-        return binding
+        return mask
 
     def _tensors_of(self, sizes: Sizes) -> SpeculatorTensors:
         if sizes in self._tensors:
             return self._tensors[sizes]
-        tensors = SpeculatorTensors(sizes, self.part, self.state_size)
-        if sizes[1] <= _KEPT_WIDTH:
+        make = SpeculatorTensors.of_nodes if self.part.block is None else SpeculatorTensors.of_blocks
+        tensors = make(sizes, self.part, self.state_size)
+        if sizes[1] + sizes[2] <= _KEPT_WIDTH:
             if len(self._tensors) == _MAX_KEPT:
                 self._tensors.clear()
             self._tensors[sizes] = tensors
         return tensors
+
+
+def _block_mask(
+    starts: Sequence[int], num_context: Sequence[int], num_block: int, is_causal: bool, window: int | None
+) -> Float32Array:
+    """What rows see, float32 (B, 1, C + N, M): of a block, all tokens before it and the block, as far as a window goes.
+
+    starts: rows of each text before the pass. num_context: tokens of each that it adds. Their own rows see nothing but
+    themselves, as nobody reads what they find.
+    """
+    width = max(num_context)
+    num_rows = width + num_block
+    mask: Float32Array = np.full((len(starts), 1, num_rows, max(starts) + num_rows), MASKED, np.float32)
+    for b, (start, number) in enumerate(zip(starts, num_context, strict=True)):
+        context, block = np.arange(start + number), start + number + np.arange(num_block)
+        for positions, place in ((context, 0), (block, start + width)):
+            ahead = positions[None] - block[:, None]
+            seen = np.abs(ahead) < (window or np.inf)
+            seen &= (ahead <= 0) | (not is_causal)
+            mask[b, 0, width:, place : place + len(positions)][seen] = 0.0
+        own = np.arange(width)
+        mask[b, 0, own, start + own] = 0.0
+    return mask
