@@ -1,5 +1,6 @@
 """`reader-edge package` signs packages and checks who signed them; `card` writes a page about one."""
 
+from functools import cache
 from pathlib import Path
 
 import click
@@ -25,6 +26,8 @@ def package() -> None:
 def sign(model: str, key: Path) -> None:
     """Sign all files of PACKAGE, which are compared with their checksums first. An earlier signature is replaced.
 
+    Of a model over several boxes, all stages that are there are signed, and pipeline.json along with the last one.
+
     \b
     A key of yours, and the public one, for those who check:
       openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out signing.key
@@ -33,31 +36,34 @@ def sign(model: str, key: Path) -> None:
     from reader_edge.models.model_source import find_stored
     from reader_edge.terminal.console import byte_progress
     from reader_edge.terminal.formatting import visible
-    from reader_edge_runtime.errors import PackageError
     from reader_edge_runtime.package.model_package import ModelPackage
     from reader_edge_runtime.package.signature import SIGNATURE_NAME, sign_package
 
-    opened = ModelPackage.open(find_stored(model))
-    if opened.addresses:
-        raise PackageError(f"'{model}' is a model over several boxes: sign the folder of each of its stages.")
-    with byte_progress("Checking the model") as on_progress:
-        opened.check_files(on_progress)
-    signature = sign_package(opened, key, lambda: click.prompt("Passphrase", hide_input=True, err=True))
-    place = opened.folder / SIGNATURE_NAME
-    click.echo(visible(f"{len(signature.files)} files signed by the key {signature.key_id} in '{place}'."))
+    last = ModelPackage.open(find_stored(model))
+    others = (last.folder.with_name(str(number)) for number in range(1, len(last.addresses) + 1))
+    passphrase = cache(lambda: click.prompt("Passphrase", hide_input=True, err=True))
+    for opened in (*(ModelPackage.open(folder) for folder in others if folder.exists()), last):
+        with byte_progress("Checking the model") as on_progress:
+            opened.check_files(on_progress)
+        signature = sign_package(opened, key, passphrase)
+        place = opened.folder / SIGNATURE_NAME
+        click.echo(visible(f"{len(signature.files)} files signed by the key {signature.key_id} in '{place}'."))
 
 
 @helpful_command("Check who signed a package.", "reader-edge package verify PACKAGE --key signing.pub", group=package)
 @click.argument("model", metavar="PACKAGE", type=MODEL)
 @click.option("--key", type=options.FILE, help="The public key, in PEM, whose owner must have signed it.")
 def verify(model: str, key: Path | None) -> None:
-    """Compare every file of PACKAGE with its signature, and the signature with KEY. Exit code 1: they do not agree.
+    """Compare every file of PACKAGE with its signature, and the signature with KEY.
 
-    Without KEY, it shows which key has signed. That says no more than that all files are as somebody left them:
-    anybody can sign with a key of his own. A key's number is what `sha256sum` prints of its public file.
+    Exit code 0: the owner of KEY has signed all of it as it is; 1: anything else.
+    Without KEY, it shows which key has signed, and ends with exit code 1. That says no more than that all files are as
+    somebody left them: anybody can sign with a key of his own. A key's number is what `sha256sum` prints of its
+    public file.
     """
     from reader_edge.models.model_source import find_stored
     from reader_edge.terminal.console import byte_progress, print_pairs
+    from reader_edge_runtime.errors import SignatureError
     from reader_edge_runtime.package.model_package import ModelPackage
     from reader_edge_runtime.package.signature import PackageSignature
 
@@ -76,7 +82,7 @@ def verify(model: str, key: Path | None) -> None:
         ]
     )
     if not signature.is_trusted:
-        click.echo("Whose key it is was not checked: give the owner's public key with --key.", err=True)
+        raise SignatureError("Whose key it is was not checked: give the owner's public key with --key.")
 
 
 @helpful_command("Write a model card of a package.", "reader-edge card PACKAGE -o PACKAGE/README.md")

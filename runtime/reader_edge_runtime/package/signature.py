@@ -20,6 +20,7 @@ from reader_edge_runtime.atomic_file import write_file
 from reader_edge_runtime.errors import SignatureError
 from reader_edge_runtime.package.manifest import MANIFEST_NAME, FileName, sha256_of
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.package.pipeline_file import PIPELINE_NAME
 from reader_edge_runtime.package.signing_keys import (
     MAX_KEY_BYTES,
     has_signed,
@@ -84,11 +85,15 @@ class _Serialization(Struct):
 
 
 class _Predicate(Struct):
-    """public_key: of the signer, in PEM: this project's own field, which other readers ignore."""
+    """public_key: of the signer, in PEM. pipeline: of the pipeline.json beside a last stage.
+
+    Both are this project's own fields, which other readers ignore.
+    """
 
     serialization: _Serialization
     resources: Annotated[tuple[_Resource, ...], Meta(min_length=1, max_length=_MOST_FILES)]
     public_key: Annotated[str, Meta(max_length=MAX_KEY_BYTES)] | None = None
+    pipeline: Sha256 | None = None
 
 
 class _Digest(Struct):
@@ -112,13 +117,15 @@ class PackageSignature:
     """A signature that its key has made.
 
     key_id: SHA-256 (hex) of the public key's PEM. is_trusted: whether that key is the caller's; else the signature
-    itself names it, which anybody can write. files: name -> SHA-256 (hex) of all that is signed.
+    itself names it, which anybody can write. files: name -> SHA-256 (hex) of all that is signed. pipeline: of the
+    pipeline.json whose last stage it is, if that is signed too.
     """
 
     folder: Path
     key_id: str
     is_trusted: bool
     files: Mapping[str, str]
+    pipeline: str | None
 
     @classmethod
     def read(cls, folder: Path, key: Path | None) -> "PackageSignature":
@@ -148,10 +155,10 @@ class PackageSignature:
         files = {each.name: each.digest for each in resources}
         if len(files) < len(resources) or statement.subject[0].digest.sha256 != _root_digest(files):
             raise SignatureError(f"'{path}' contradicts itself in what it signs: {_REMEDY}.")
-        return cls(folder, number, trusted is not None, files)
+        return cls(folder, number, trusted is not None, files, statement.predicate.pipeline)
 
     def check(self, package: ModelPackage) -> None:
-        """Compare the manifest, by which `check_files` compares what it lists, and all files beside it.
+        """Compare the manifest, by which `check_files` compares what it lists, all files beside it, and pipeline.json.
 
         Raises SignatureError for a file that has changed, is missing or was not signed.
         """
@@ -164,6 +171,9 @@ class PackageSignature:
                 check_plain_file(path, SignatureError, "copy the package again")
             if self.files[name] != (listed.get(name) or sha256_of(path)):
                 raise SignatureError(f"'{path}' has changed since the key {self.key_id} signed it: {_REMEDY}.")
+        if self.pipeline != (found := _pipeline_digest(package)) and found is not None:
+            how = "was not signed by" if self.pipeline is None else "is not the one that was signed by"
+            raise SignatureError(f"'{package.folder.parent / PIPELINE_NAME}' {how} the key {self.key_id}: {_REMEDY}.")
 
 
 def is_signed(folder: Path) -> bool:
@@ -187,7 +197,7 @@ def sign_package(package: ModelPackage, key: Path, ask: Callable[[], str]) -> Pa
     folder, listed = package.folder, package.manifest.files
     private = read_private_key(key, ask)
     public = private.public_key()
-    files = {}
+    files, pipeline = {}, _pipeline_digest(package)
     for name in sorted(_names(folder)):
         check_plain_file(folder / name, SignatureError, "move it out of the package, which has files alone")
         files[name] = listed[name].sha256 if name in listed else sha256_of(folder / name)
@@ -204,6 +214,7 @@ def sign_package(package: ModelPackage, key: Path, ask: Callable[[], str]) -> Pa
             },
             "resources": [{"name": name, "algorithm": "sha256", "digest": digest} for name, digest in files.items()],
             "public_key": pem_of(public).decode(),
+            "pipeline": pipeline,
         },
     }
     converted(statement, _Statement, f"What '{folder}' holds", SignatureError, "move what is odd out of the package")
@@ -218,12 +229,17 @@ def sign_package(package: ModelPackage, key: Path, ask: Callable[[], str]) -> Pa
         },
     }
     write_file(folder / SIGNATURE_NAME, msgspec.json.encode(bundle) + b"\n")
-    return PackageSignature(folder, key_id(public), True, files)
+    return PackageSignature(folder, key_id(public), True, files, pipeline)
 
 
 def _names(folder: Path) -> set[str]:
     """Of all in a folder that a signature has to have."""
     return {path.name for path in folder.iterdir()} - {*UNSIGNED_NAMES}
+
+
+def _pipeline_digest(package: ModelPackage) -> str | None:
+    """Of the file that says where the other stages are; None for what was not opened by it."""
+    return sha256_of(package.folder.parent / PIPELINE_NAME) if package.addresses else None
 
 
 def _root_digest(files: Mapping[str, str]) -> str:

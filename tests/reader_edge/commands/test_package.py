@@ -55,9 +55,10 @@ def test_a_signed_package_runs_and_its_signer_is_shown(signers: Signers) -> None
 def test_who_knows_no_key_learns_which_key_signed_and_no_more(signers: Signers) -> None:
     signers.sign(signers.other_private)
     verified = ran("package", "verify", signers.folder)
-    assert verified.exit_code == 0
+    assert verified.exit_code == 1
+    assert "all as they were signed" in verified.stdout
     assert "which was given" not in verified.stdout
-    assert verified.stderr == "Whose key it is was not checked: give the owner's public key with --key.\n"
+    assert verified.stderr == "Error: Whose key it is was not checked: give the owner's public key with --key.\n"
 
 
 @pytest.mark.parametrize("how", ["unsigned", "tampered", "by another"])

@@ -3,15 +3,20 @@
 import base64
 import hashlib
 import json
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from reader_edge.cli import main
 from reader_edge_runtime.errors import IntegrityError, PackageError, SignatureError, UserFileError
 from reader_edge_runtime.package.manifest import MANIFEST_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.package.pipeline_file import write_pipeline
 from reader_edge_runtime.package.signature import SIGNATURE_NAME, PackageSignature, check_signed, sign_package
 from tests.signing_keys import write_keys
 
@@ -153,9 +158,24 @@ def test_no_other_statement_is_taken_for_one(
 
 def test_a_signature_of_another_package_does_not_fit(signed: Path, keys: tuple[Path, Path], demo_folder: Path) -> None:
     with pytest.raises(SignatureError, match="demo"):
-        PackageSignature(demo_folder, "1", True, PackageSignature.read(signed, keys[1]).files).check(
-            ModelPackage.open(demo_folder)
-        )
+        replace(PackageSignature.read(signed, keys[1]), folder=demo_folder).check(ModelPackage.open(demo_folder))
+
+
+def test_where_the_stages_are_is_signed_with_the_last_of_them(
+    split_demo: Callable[[int], Path], keys: tuple[Path, Path], tmp_path: Path
+) -> None:
+    out = shutil.copytree(split_demo(2), tmp_path / "out")
+    signed = CliRunner().invoke(main, ["package", "sign", str(out), "--key", str(keys[0])])
+    assert signed.exit_code == 0, signed.output
+    for folder in (out, out / "1", out / "2"):
+        check_signed(ModelPackage.open(folder), keys[1])
+    write_pipeline(out, ["tcp://127.0.0.1:5999"])
+    check_signed(ModelPackage.open(out / "2"), keys[1])  # alone, it goes to no other box
+    with pytest.raises(SignatureError, match=r"pipeline.json' is not the one that was signed by the key"):
+        check_signed(ModelPackage.open(out), keys[1])
+    sign_package(ModelPackage.open(out / "2"), keys[0], no_passphrase)
+    with pytest.raises(SignatureError, match=r"pipeline.json' was not signed by the key"):
+        check_signed(ModelPackage.open(out), keys[1])
 
 
 def test_keys_of_other_kinds_are_refused_with_the_remedy(folder: Path, keys: tuple[Path, Path], tmp_path: Path) -> None:
