@@ -173,6 +173,12 @@ CORPUS: dict[str, dict[str, bytes]] = {
         "tensors that tell no sizes": raw_gguf([("general.architecture", 8, text_bytes("clip")), _kind("gemma4v")]),
         "a tensor of exabytes": raw_gguf(tensors=[("v.patch_embd.weight", [1 << 39] * 4, 0, 0)], data=bytes(64)),
     },
+    "body": {
+        "nothing": b"",
+        "endless nesting": b'{"path": "/v1/completions", "body": ' + b"[" * 100_000,
+        "4,500 digits": b'{"path": "/v1/completions", "body": {"max_tokens": ' + b"9" * 4500 + b"}}",
+        "a list for a path": b'{"path": [], "body": {}}',
+    },
     "image": {
         "nothing": b"",
         "a canvas of 2**48 pixels": b"RIFF\xff\xff\xff\x7fWEBPVP8X" + b"\xff" * 30,
