@@ -77,6 +77,10 @@ TINY_CONFIGS: dict[str, dict[str, Any]] = {
     "exaone4": {**_SIZES, **_WINDOW, "tie_word_embeddings": False},
     "seed_oss": {**_SIZES, "head_dim": 32, "tie_word_embeddings": False, "attention_out_bias": True},
     "arcee": {**_SIZES, "head_dim": 32, "attention_bias": True, "mlp_bias": True},
+    "hunyuan_v1_dense": {**_SIZES, "head_dim": 32, "attention_bias": True},
+    "ernie4_5": {**_SIZES, "head_dim": 32, "use_bias": True},
+    "glm4": {**_SIZES, "head_dim": 32, "tie_word_embeddings": False},
+    "internlm3": {**_SIZES, "head_dim": 32, "attention_bias": True, "mlp_bias": True},
     "cohere": {**_SIZES, "logit_scale": 0.5, "attention_bias": True},
     "cohere2": {**_SIZES, **_WINDOW, "logit_scale": 0.5, "tie_word_embeddings": False},
     "lfm2": {

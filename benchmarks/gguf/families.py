@@ -28,6 +28,9 @@ CHANGES: dict[str, dict[str, Any]] = {
     "exaone4": {"num_hidden_layers": 64, "layer_types": [*[_WINDOWED] * 3, _WHOLE] * 16},
     "seed_oss": {"attention_out_bias": False},
     "arcee": {"attention_bias": False, "mlp_bias": False},  # llama.cpp has no place for them
+    "hunyuan_v1_dense": {"attention_bias": False},
+    "ernie4_5": {"use_bias": False},
+    "internlm3": {"attention_bias": False, "mlp_bias": False},
     "lfm2": {"conv_bias": False},
     "qwen3_5_text": {"linear_value_head_dim": 16},  # as large as those of keys
     "qwen3_5_moe_text": {"linear_value_head_dim": 16},

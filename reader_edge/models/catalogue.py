@@ -101,6 +101,13 @@ CATALOGUE = {
     "lfm2:8b": Origin("LiquidAI/LFM2-8B-A1B"),
     "lfm2.5:1.2b": Origin("LiquidAI/LFM2.5-1.2B-Instruct"),
     "ministral-3:3b": Origin("mistralai/Ministral-3-3B-Instruct-2512-BF16"),
+    "hunyuan:0.5b": Origin("tencent/Hunyuan-0.5B-Instruct"),
+    "hunyuan:1.8b": Origin("tencent/Hunyuan-1.8B-Instruct"),
+    "hunyuan:4b": Origin("tencent/Hunyuan-4B-Instruct"),
+    "hunyuan:7b": Origin("tencent/Hunyuan-7B-Instruct"),
+    "ernie4.5:0.3b": Origin("baidu/ERNIE-4.5-0.3B-PT"),
+    "glm-4-0414:9b": Origin("zai-org/GLM-4-9B-0414"),
+    "internlm3:8b": Origin("internlm/internlm3-8b-instruct"),
     "olmo2:1b": Origin("allenai/OLMo-2-0425-1B-Instruct"),
     "olmo-3:7b": Origin("allenai/Olmo-3-7B-Instruct"),
 }

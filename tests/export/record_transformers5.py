@@ -28,6 +28,10 @@ NUM_ROWS, NUM_COLUMNS = 3, 32  # of the last logits, those that are kept
 _LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 _LONG = {"rope_type": "longrope", "short_factor": [1.0 + i / 8 for i in range(8)], "long_factor": [2.0] * 8}
 _THETA = {"rope_theta": 500000.0}
+_OWN_ROPE: dict[str, dict[str, Any]] = {  # by model type, beside that
+    **{name: {"partial_rotary_factor": 0.25} for name in ("phi", "glm4", "qwen3_5_text", "qwen3_5_moe_text")},
+    "hunyuan_v1_dense": {"rope_type": "dynamic", "factor": 1.0, "alpha": 50.0},
+}
 
 
 def cases() -> dict[str, tuple[str, dict[str, Any]]]:
@@ -35,15 +39,12 @@ def cases() -> dict[str, tuple[str, dict[str, Any]]]:
     found: dict[str, tuple[str, dict[str, Any]]] = {}
     for model_type, config in TINY_CONFIGS.items():
         rope: dict[str, Any] = {"rope_parameters": {"rope_type": "default", **_THETA}}
-        if model_type == "phi":
-            rope["rope_parameters"]["partial_rotary_factor"] = 0.25
+        rope["rope_parameters"] |= _OWN_ROPE.get(model_type, {})
         if model_type == "gemma3_text":
             linear = {"rope_type": "linear", "factor": 8.0, "rope_theta": 300000.0}
             rope = {"rope_parameters": {"full_attention": linear, "sliding_attention": {"rope_theta": 3000.0}}}
         if model_type == "ministral3":
             rope["rope_parameters"] |= {**config["rope_parameters"], **_THETA, "max_position_embeddings": MAX_CONTEXT}
-        if model_type in ("qwen3_5_text", "qwen3_5_moe_text"):
-            rope["rope_parameters"] |= {"partial_rotary_factor": 0.25}
         if model_type == "gpt_oss":
             rope["rope_parameters"] |= {**config["rope_parameters"], **_THETA}
         if model_type == "olmo3":

@@ -31,6 +31,8 @@ def rotary_of(config: Mapping[str, Any], defaults: Mapping[str, Any], head_dim: 
     given = _given(config, layer_type, is_local)
     theta_key = _UNSCALED[config["model_type"]] if is_local else "rope_theta"
     theta = float(_first(given.get("rope_theta"), config.get(theta_key), defaults.get(theta_key)))
+    if "alpha" in given:  # Hunyuan's, which stretches the base once, for texts of any length
+        theta *= given["alpha"] ** (head_dim / (head_dim - 2))
     share_key = "partial_rotary_factor"
     width = int(head_dim * _first(given.get(share_key), config.get(share_key), defaults.get(share_key), 1.0))
     exponents = np.arange(0, width, 2) / width

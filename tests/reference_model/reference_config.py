@@ -9,6 +9,7 @@ from tests.reference_model.layers import Rotary, query_scale_of, rotary_of
 GEMMA = ("gemma", "gemma2", "gemma3_text")
 COHERE = ("cohere", "cohere2")
 GRANITE = ("granite", "granitemoehybrid")
+PAIRED = (*COHERE, "ernie4_5", "glm4")  # whose values of a head turn with their neighbours
 _DENSE = {"qwen3_5_moe_text": "qwen3_5_text", "lfm2_moe": "lfm2"}  # what a mixture is but for its experts
 _WHOLE = "full_attention"
 _WINDOWED = "sliding_attention"

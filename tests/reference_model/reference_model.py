@@ -13,10 +13,15 @@ from torch import Tensor
 
 from reader_edge_export.sources.layered_model import best
 from tests.reference_model.layers import Rotary, convolved, gated_delta, mamba2, mixed, unit
-from tests.reference_model.reference_config import COHERE, GEMMA, GRANITE, ReferenceConfig
+from tests.reference_model.reference_config import COHERE, GEMMA, GRANITE, PAIRED, ReferenceConfig
 
 _OLMO = ("olmo2", "olmo3")
 _NORMED_AFTER = (*_OLMO, "exaone4")  # attention and MLP, not what they read
+_GEMMA_NORMS = ("post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
+_NORMED_ON_BOTH_SIDES = {  # what attention adds, what the MLP reads, what it adds
+    **dict.fromkeys(("gemma2", "gemma3_text"), _GEMMA_NORMS),
+    "glm4": ("post_self_attn_layernorm", "post_attention_layernorm", "post_mlp_layernorm"),
+}
 
 
 class ReferenceModel(ReferenceConfig):
@@ -92,10 +97,10 @@ class ReferenceModel(ReferenceConfig):
             attended = mixer(f"{name}.{'mamba' if is_mamba else 'linear_attn'}", normed)
         else:
             attended = self._attention(layer, attention, normed)
-        if self._type in ("gemma2", "gemma3_text"):
-            x = x + self._norm(f"{name}.post_attention_layernorm", attended)
-            bent = self._mlp(mlp, self._norm(f"{name}.pre_feedforward_layernorm", x))
-            return x + self._norm(f"{name}.post_feedforward_layernorm", bent)
+        if self._type in _NORMED_ON_BOTH_SIDES:
+            attention_norm, mlp_input_norm, mlp_norm = (f"{name}.{norm}" for norm in _NORMED_ON_BOTH_SIDES[self._type])
+            x = x + self._norm(attention_norm, attended)
+            return x + self._norm(mlp_norm, self._mlp(mlp, self._norm(mlp_input_norm, x)))
         factor = self._value("residual_multiplier") if self._type in GRANITE else 1.0
         if self._type == "granitemoehybrid":
             mlp = f"{name}.{'block_sparse_moe' if self.has_experts(layer) else 'shared_mlp'}"
@@ -112,8 +117,10 @@ class ReferenceModel(ReferenceConfig):
         queries, keys = self._head_norm(f"{name}.q", queries), self._head_norm(f"{name}.k", keys)
         rotary = self.rotary(self.layer_type(layer)) if self.has_positions(layer) else None
         if rotary is not None:
-            turn = rotated_by_pairs if self._type in COHERE else rotated
+            turn = rotated_by_pairs if self._type in PAIRED else rotated
             queries, keys = turn(queries, rotary), turn(keys, rotary)
+        if self._type == "hunyuan_v1_dense":
+            queries, keys = self._norm(f"{name}.query_layernorm", queries), self._norm(f"{name}.key_layernorm", keys)
         if self.query_scale is not None:
             beta, step = self.query_scale
             growth = 1 + beta * torch.log(1 + torch.arange(len(x)) // step)
@@ -204,7 +211,8 @@ class ReferenceModel(ReferenceConfig):
         if self._type in plain:
             first, second = plain[self._type]
             return self._linear(f"{name}.{second}", self.activation(self._linear(f"{name}.{first}", x)))
-        fused = {"phi3": ("gate_up_proj", "down_proj"), "granitemoehybrid": ("input_linear", "output_linear")}
+        fused = dict.fromkeys(("phi3", "glm4"), ("gate_up_proj", "down_proj"))
+        fused["granitemoehybrid"] = ("input_linear", "output_linear")
         if self._type in fused:
             first, second = fused[self._type]
             gate, up = self._linear(f"{name}.{first}", x).chunk(2, -1)
@@ -288,6 +296,7 @@ def rotated(x: Tensor, rotary: Rotary) -> Tensor:
 
 def rotated_by_pairs(x: Tensor, rotary: Rotary) -> Tensor:
     """The same of heads whose values turn with their neighbours, first with second, third with fourth."""
-    halves = torch.cat((x[..., ::2], x[..., 1::2]), -1)
+    width = 2 * len(rotary.inverse_frequencies)
+    halves = torch.cat((x[..., :width:2], x[..., 1:width:2]), -1)
     first, second = rotated(halves, rotary).chunk(2, -1)
-    return torch.stack((first, second), -1).flatten(-2)
+    return torch.cat((torch.stack((first, second), -1).flatten(-2), x[..., width:]), -1)

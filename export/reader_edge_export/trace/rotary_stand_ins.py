@@ -13,7 +13,7 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 from reader_edge_export.trace.tracing import current_trace
 
 _FUNCTION = "get_llama_4_attn_scale"  # of the files of transformers that have such queries
-_PAIRED = ("cohere", "cohere2")  # model types
+_PAIRED = ("cohere", "cohere2", "ernie4_5", "glm4")  # model types
 _ROTATION = "apply_rotary_pos_emb"  # of their files in transformers
 
 
@@ -86,7 +86,7 @@ def _angles(rotary: Any, positions: torch.Tensor) -> tuple[torch.Tensor, torch.T
 
 @contextmanager
 def halved_rotary(model: PreTrainedModel) -> Iterator[None]:
-    """While entered, a model whose values turn with their neighbours (Cohere) keeps queries and keys in two halves.
+    """While entered, a model whose values turn with their neighbours (GLM) keeps queries and keys in two halves.
 
     They take another order, even values first, which no product of the two sees.
     """
@@ -108,7 +108,11 @@ def halved_rotary(model: PreTrainedModel) -> Iterator[None]:
 def _rotated(
     query: torch.Tensor, key: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of queries and keys (B, H, N, D) by angles (B, N, D)."""
-    query, key = (torch.cat((rows[..., ::2], rows[..., 1::2]), dim=-1) for rows in (query, key))
-    rotated: tuple[torch.Tensor, torch.Tensor] = apply_rotary_pos_emb(query, key, cosines, sines)
-    return rotated
+    """Of queries and keys (B, H, N, D) by angles (B, N, T), of which the first T values of a head turn."""
+    width = cosines.shape[-1]
+    halves = [torch.cat((rows[..., :width:2], rows[..., 1:width:2]), dim=-1) for rows in (query, key)]
+    turned = apply_rotary_pos_emb(*halves, cosines, sines)
+    if width == query.shape[-1]:
+        return turned[0], turned[1]
+    still = (rows[..., width:] for rows in (query, key))
+    return tuple(torch.cat(parts, dim=-1) for parts in zip(turned, still, strict=True))  # type: ignore[return-value]

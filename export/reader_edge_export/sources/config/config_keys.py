@@ -65,6 +65,10 @@ READ: dict[str, frozenset[str]] = {  # by model_type: the keys that say what is 
     "exaone4": _RMS | _WINDOWS | {"sliding_window_pattern"},
     "seed_oss": _RMS | {"attention_bias", "attention_out_bias", "mlp_bias"},
     "arcee": _RMS | {"attention_bias", "mlp_bias"},
+    "hunyuan_v1_dense": _RMS | {"attention_bias"},
+    "ernie4_5": _RMS | {"use_bias"},
+    "glm4": _RMS | {"attention_bias", "partial_rotary_factor"},
+    "internlm3": _RMS | {"attention_bias", "mlp_bias"},
     "cohere": _COHERE,
     "cohere2": _COHERE | _WINDOWS | {"sliding_window_pattern", "layer_switch"},
     "lfm2": _LFM2 | {"block_ff_dim", "block_auto_adjust_ff_dim", "block_ffn_dim_multiplier", "block_multiple_of"},
@@ -142,7 +146,7 @@ HARMLESS = frozenset(
     | {"eos_token_ids", "sep_token", "cls_token", "mask_token", "min_p", "min_new_tokens", "encoder_repetition_penalty"}
     | {"epsilon_cutoff", "eta_cutoff", "renormalize_logits", "penalty_alpha", "guidance_scale", "stop_strings"}
     | {"assistant_confidence_threshold", "assistant_lookbehind", "target_lookbehind", "num_assistant_tokens"}
-    | {"num_assistant_tokens_schedule", "_pad_token_id"}
+    | {"num_assistant_tokens_schedule", "_pad_token_id", "eod_token_id", "org_vocab_size"}
     | {f"{name}_token_id" for name in ("bos", "eos", "pad", "sep", "cls", "mask", "unk", "decoder_start")}
     | {"forced_bos_token_id", "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens", "bad_words_ids"}
     | {"max_length", "max_new_tokens", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups"}
@@ -165,7 +169,7 @@ _INERT: dict[str, tuple[object, ...]] = {
     **dict.fromkeys(("use_pos_enc", "block_use_swiglu"), (True,)),
     **dict.fromkeys(("embedding_multiplier", "residual_multiplier", "logits_scaling", "logit_scale"), (1,)),
     **dict.fromkeys(("partial_rotary_factor", "rotary_pct", "interpolate_factor", "full_attn_mod"), (1,)),
-    **dict.fromkeys(("lm_head_bias", "qkv_bias", "qk_layer_norms", "use_resampler"), (False,)),
+    **dict.fromkeys(("lm_head_bias", "qkv_bias", "bias", "qk_layer_norms", "use_resampler"), (False,)),
     **dict.fromkeys(("num_experts", "num_local_experts", "n_shared_experts", "num_nextn_predict_layers"), (0,)),
     **dict.fromkeys(("attention_multiplier", "lm_head_multiplier", "scale_emb"), (1,)),
     **dict.fromkeys(("num_experts_per_tok", "first_k_dense_replace", "mtp_num_hidden_layers"), (0,)),
@@ -186,6 +190,10 @@ _OWN_INERT: dict[str, dict[str, tuple[object, ...]]] = {
 }
 _OWN_INERT["qwen3_5_vision"] = {"deepstack_visual_indexes": ([],)}
 _OWN_INERT["qwen2_5_vl_vision"] = {"in_chans": (3,)}  # which its class has
+_OWN_INERT["hunyuan_v1_dense"] = {
+    **{"use_qk_norm": (True,), "use_rotary_pos_emb": (True,), "use_cla": (False,), "norm_type": ("rms",)},
+    **{"cla_share_factor": tuple(range(1, 17)), "num_experts": (1,), "num_shared_expert": (1,), "moe_topk": (1,)},
+}
 _OWN_INERT["cohere"] = _OWN_INERT["cohere2"] = {
     **dict.fromkeys(("use_gated_activation", "use_parallel_block"), (True,)),
     **{"position_embedding_type": ("rope_gptj",), "use_parallel_embedding": (False,)},
@@ -201,6 +209,7 @@ _REPEATED: dict[str, dict[str, str]] = {
     "gpt_oss": {"experts_per_token": "num_experts_per_tok"},
 }
 _REPEATED["cohere"] = _REPEATED["cohere2"] = {"use_embedding_sharing": "tie_word_embeddings"}
+_REPEATED["hunyuan_v1_dense"] = {"attention_head_dim": "head_dim"}
 _REPEATED["lfm2_moe"] = _REPEATED["lfm2"]
 _REPEATED["qwen2_5_vl_vision"] = {"spatial_patch_size": "patch_size"}
 

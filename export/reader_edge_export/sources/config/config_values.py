@@ -70,7 +70,7 @@ _KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
     **dict.fromkeys(("attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"), _NUMBER),
     "logit_scale": _NUMBER,
     **dict.fromkeys(("tie_word_embeddings", "attention_bias", "mlp_bias", "qk_layernorm", "use_sliding_window"), _FLAG),
-    "attention_out_bias": _FLAG,
+    **dict.fromkeys(("attention_out_bias", "use_bias"), _FLAG),
     **dict.fromkeys(("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn"), _FLAG),
     **dict.fromkeys(("rope_scaling", "rope_parameters"), _OBJECT),
     **dict.fromkeys(("hidden_act", "hidden_activation", "activation_function"), _ACTIVATION),
@@ -126,7 +126,7 @@ _NULLABLE = frozenset(
 )
 _OWN_NULLABLE: dict[str, frozenset[str]] = {  # by model type
     # Others have a number of their own.
-    **dict.fromkeys(("llama", "mistral", "ministral3", "arcee"), frozenset({"head_dim"})),
+    **dict.fromkeys(("llama", "mistral", "ministral3", "arcee", "hunyuan_v1_dense"), frozenset({"head_dim"})),
     "gemma4_text": frozenset({"num_experts", "top_k_experts", "moe_intermediate_size"}),  # of those without experts
 }
 

@@ -15,7 +15,7 @@ _PHI3_ORIGINAL_CONTEXT = 4096  # where it is not given
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 _LOCAL_MODELS = ("gemma3_text", "gemma4_text", "olmo3")  # whose windowed layers have an embedding of their own
 _LOCAL_BASE_MODEL = "gemma3_text"  # where the base of these has a key of its own
-_PARTIAL_MODELS = ("phi", "phi3", "qwen3_5_text", "qwen3_5_moe_text")
+_PARTIAL_MODELS = ("phi", "phi3", "glm4", "qwen3_5_text", "qwen3_5_moe_text")
 _PROPORTIONAL_MODEL = "gemma4_text"  # where a share of the pairs rotates, at the pace that they have among all
 _SUPPOSED: dict[str, dict[str, dict[str, Any]]] = {  # by model type, where nothing is given
     "gemma4_text": {
@@ -42,6 +42,8 @@ _OPTIONAL: dict[str, tuple[str, ...]] = {
 _QUERY_SCALE = {  # by model type: what a scale of queries by their position needs, whatever the type of the embedding
     "ministral3": ("llama_4_scaling_beta", "original_max_position_embeddings")
 }
+_ALPHA_MODEL = "hunyuan_v1_dense"  # where "dynamic" is a base stretched once by alpha, whatever the text's length
+_WITH_ALPHA = ("alpha", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")  # all but the first of no effect
 _OF_IMAGES = {  # by model type: which angles are of time, height and width, which are the same in a text
     "qwen3_5_text": ("mrope_section", "mrope_interleaved"),
     "qwen3_5_moe_text": ("mrope_section", "mrope_interleaved"),
@@ -165,7 +167,8 @@ def _checked(
     """One embedding's parameters, with those that config.json has beside them; every key is accounted for."""
     rope_type = _rope_type(config, name, parameters)
     scale = _QUERY_SCALE.get(str(config.get("model_type")), ())
-    known = (*_PARAMETERS[rope_type], *_OPTIONAL.get(rope_type, ()), *scale)
+    has_alpha = config.get("model_type") == _ALPHA_MODEL and rope_type == "dynamic"
+    known = (*_PARAMETERS[rope_type], *_OPTIONAL.get(rope_type, ()), *scale, *(_WITH_ALPHA if has_alpha else ()))
     checked: dict[str, Any] = {"rope_type": rope_type}
     checked |= {"partial_rotary_factor": 1.0} if rope_type == "proportional" else {}
     for key, value in _without_context(config, parameters).items():
@@ -195,7 +198,18 @@ def _checked(
         raise ExportError(
             f"config.json gives no {missing[0]} in {name} of the type {rope_type!r}: fetch the model again."
         )
-    return _with_attention_factor(config, checked) if rope_type == "longrope" else checked
+    return _with_attention_factor(config, checked) if rope_type == "longrope" else _with_alpha(config, checked)
+
+
+def _with_alpha(config: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The base that alpha, if there is one, stretches for all lengths, as llama.cpp's converter writes it too."""
+    if "alpha" not in parameters:
+        return dict(parameters)
+    size = config.get("head_dim") or config.get("hidden_size", 0) // config.get("num_attention_heads", 1)
+    if size < 4 or "rope_theta" not in parameters:
+        raise ExportError("config.json gives alpha in rope_scaling, but no rope_theta or head_dim: fetch it again.")
+    base = parameters["rope_theta"] * parameters["alpha"] ** (size / (size - 2))
+    return {"rope_type": "default", "rope_theta": base}
 
 
 def _without_context(config: Mapping[str, Any], parameters: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -32,6 +32,7 @@ from reader_edge_export.sources.gguf.layer_sizes import (
     mlp_width,
     num_kv_heads_of,
     num_layers_of,
+    partial_heads,
 )
 from reader_edge_export.sources.gguf.metadata import Metadata
 from reader_edge_export.sources.gguf.rope import base_of, longrope_of, original_context_of, rotary_share, scaling_of
@@ -146,12 +147,7 @@ def _shared(file: GgufFile, values: Metadata) -> Config:
 
 
 def _llama(file: GgufFile, values: Metadata) -> Config:
-    has_bias = {name: f"blk.0.{name}.bias" in file.tensors for name in ("attn_q", "attn_qkv", "ffn_up")}
-    return {
-        **heads(file, values),
-        "attention_bias": has_bias["attn_q"] or has_bias["attn_qkv"],
-        "mlp_bias": has_bias["ffn_up"],
-    }
+    return {**_biased("attention_bias")(file, values), "mlp_bias": "blk.0.ffn_up.bias" in file.tensors}
 
 
 def _mistral3(file: GgufFile, values: Metadata) -> Config:
@@ -218,6 +214,19 @@ def _seed_oss(file: GgufFile, values: Metadata) -> Config:
     return {**_llama(file, values), "attention_out_bias": "blk.0.attn_output.bias" in file.tensors}
 
 
+def _biased(key: str) -> Callable[[GgufFile, Metadata], Config]:
+    """Of a model like Llama where one key says whether its products have biases."""
+    return lambda file, values: {**heads(file, values), key: _has_bias(file)}
+
+
+def _has_bias(file: GgufFile) -> bool:
+    return any(f"blk.0.{name}.bias" in file.tensors for name in ("attn_q", "attn_qkv"))
+
+
+def _glm4(file: GgufFile, values: Metadata) -> Config:
+    return {**partial_heads(file, values), "attention_bias": _has_bias(file)}
+
+
 def _phi2(file: GgufFile, values: Metadata) -> Config:
     return {
         "layer_norm_eps": values.positive("attention.layer_norm_epsilon"),
@@ -276,6 +285,9 @@ _MODELS: dict[str, tuple[str, Callable[[GgufFile, Metadata], Config]]] = {  # by
     "exaone4": ("exaone4", _exaone4),
     "seed_oss": ("seed_oss", _seed_oss),
     "arcee": ("arcee", _llama),
+    "hunyuan-dense": ("hunyuan_v1_dense", _biased("attention_bias")),
+    "ernie4_5": ("ernie4_5", _biased("use_bias")),
+    "glm4": ("glm4", _glm4),
     "lfm2": ("lfm2", lfm2),
     "qwen35": ("qwen3_5_text", qwen35),
     "qwen3moe": ("qwen3_moe", qwen3moe),

@@ -9,10 +9,11 @@ from reader_edge_export.sources.gguf.layer_sizes import (
     layer_kinds,
     layer_types_of,
     num_layers_of,
+    partial_heads,
     recurrent_layers,
 )
 from reader_edge_export.sources.gguf.metadata import Metadata
-from reader_edge_export.sources.gguf.rope import base_of, rotary_share, rotated_share, scaling_of
+from reader_edge_export.sources.gguf.rope import rotated_share
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 
 # Gemma scales its queries by this instead of the head size in its largest model, as llama.cpp knows by the layers.
@@ -166,15 +167,10 @@ def lfm2(file: GgufFile, values: Metadata) -> Config:
 
 
 def qwen35(file: GgufFile, values: Metadata) -> Config:
-    head_dim = head_dim_of(file, values)
     num_values, inner = values.size("ssm.time_step_rank"), values.size("ssm.inner_size")
     kinds = ("full_attention", "linear_attention")
     return {
-        "head_dim": head_dim,
-        "rms_norm_eps": values.positive("attention.layer_norm_rms_epsilon"),
-        "rope_theta": base_of(file, values),
-        "rope_scaling": scaling_of(file, values),
-        "partial_rotary_factor": rotary_share(file, values, head_dim),
+        **partial_heads(file, values),
         "linear_conv_kernel_dim": values.size("ssm.conv_kernel", least=2),
         "linear_num_key_heads": values.size("ssm.group_count"),
         "linear_num_value_heads": num_values,

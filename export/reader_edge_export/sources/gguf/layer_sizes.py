@@ -123,6 +123,18 @@ def heads(file: GgufFile, values: Metadata) -> Config:
     }
 
 
+def partial_heads(file: GgufFile, values: Metadata) -> Config:
+    """The same where a part of a head may rotate."""
+    head_dim = head_dim_of(file, values)
+    return {
+        "head_dim": head_dim,
+        "rms_norm_eps": values.positive("attention.layer_norm_rms_epsilon"),
+        "rope_theta": base_of(file, values),
+        "rope_scaling": scaling_of(file, values),
+        "partial_rotary_factor": rotary_share(file, values, head_dim),
+    }
+
+
 def head_dim_of(file: GgufFile, values: Metadata) -> int:
     """The size of a head, by the width of the model where the file does not say."""
     usual = _usual_head_dim(values)

@@ -42,6 +42,7 @@ _TEKKEN = _CASED % ("", "", _DIGIT)
 _SEED_CODER = (
     rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+_HAN_AND_KANA = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
 _HAN_TO_HANGUL = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
 _DEEPSEEK_V3 = (
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
@@ -94,7 +95,8 @@ _KINDS = {
     ("llama3", "llama-v3", "llama-bpe", "falcon3", "midm-2.0", "lfm2"): PreTokenizer(
         (_GPT4,), keeps_words=True, adds_bos=True
     ),
-    ("dbrx", "smaug-bpe"): PreTokenizer((_GPT4,)),
+    ("dbrx", "smaug-bpe", "chatglm-bpe"): PreTokenizer((_GPT4,)),
+    ("glm4",): PreTokenizer((_GPT4,), keeps_words=True),
     ("qwen2",): PreTokenizer((_QWEN,), composes=True),
     ("qwen35",): PreTokenizer((_QWEN35,), composes=True),
     ("deepseek-r1-qwen", "megrez", "kormo", "f2llmv2"): PreTokenizer((_QWEN,)),
@@ -102,7 +104,7 @@ _KINDS = {
     ("gpt-4o",): PreTokenizer((_GPT4O,)),
     ("seed-coder",): PreTokenizer((_SEED_CODER,)),
     ("deepseek-coder",): PreTokenizer((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _HAN_TO_HANGUL, _DIGIT)),
-    ("deepseek-v3",): PreTokenizer((r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", _DEEPSEEK_V3)),
+    ("deepseek-v3", "hunyuan-dense"): PreTokenizer((r"\p{N}{1,3}", _HAN_AND_KANA, _DEEPSEEK_V3)),
 }
 
 

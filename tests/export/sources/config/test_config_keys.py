@@ -11,10 +11,11 @@ from reader_edge_export.sources.blank_model import built_config
 from reader_edge_export.sources.config.config_keys import READ, check_keys
 from reader_edge_export.sources.config.hf_config import hf_config
 from reader_edge_export.sources.image_part import FAMILIES
-from reader_edge_runtime.errors import UnsupportedArchitectureError
+from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
 from tests.export.record_transformers5 import DEFAULTS
 from tests.tiny_models import TINY_CONFIGS, tiny_config
 
+_BESIDE_ALPHA = {"beta_fast": 32, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0}
 HALF_ROTATED = {"rope_theta": 1e4, "partial_rotary_factor": 0.5}
 
 
@@ -211,6 +212,13 @@ def test_what_changes_nothing_is_passed_over(model_type: str, changes: dict[str,
                 **{"use_qk_norm": False, "cache_implementation": "hybrid", "head_dim": 16},
             },
         ),
+        (
+            "hunyuan_v1_dense",  # Hy-MT2-7B
+            {"attention_head_dim": 32, "org_vocab_size": 320, "use_qk_norm": True, "use_cla": False}
+            | {"cla_share_factor": 2, "norm_type": "rms", "mlp_bias": False, "rope_theta": 1e4}
+            | {"rope_scaling": {"alpha": 1000.0, "type": "dynamic", "factor": 1.0, **_BESIDE_ALPHA}},
+        ),
+        ("internlm3", {"bias": False, "qkv_bias": False, "rope_scaling": {"factor": 6.0, "rope_type": "dynamic"}}),
         ("cohere", {"use_qk_norm": False, "logit_scale": 0.0625, "model_max_length": 8192}),
         ("gemma3_text", {"_sliding_window_pattern": 6, "use_bidirectional_attention": False}),
         (
@@ -256,6 +264,15 @@ def test_a_base_inside_the_scaling_is_read() -> None:
 def test_a_pattern_of_windows_becomes_the_type_of_each_layer(key: str) -> None:
     form = hf_config(tiny_config("gemma3_text", layer_types=None, num_hidden_layers=4, **{key: 2}))
     assert form["layer_types"] == ["sliding_attention", "full_attention"] * 2
+
+
+def test_an_alpha_of_hunyuan_stretches_the_base_for_texts_of_any_length() -> None:
+    rope = {"rope_scaling": {"type": "dynamic", "factor": 1.0, "alpha": 1000.0, **_BESIDE_ALPHA}, "rope_theta": 1e4}
+    form = hf_config(tiny_config("hunyuan_v1_dense", **rope))
+    assert form["rope_parameters"] == {"rope_type": "default", "rope_theta": 1e4 * 1000 ** (32 / 30)}
+    for wrong in ({"rope_scaling": rope["rope_scaling"]}, rope | {"head_dim": 2}):
+        with pytest.raises(ExportError, match="gives alpha in rope_scaling, but no rope_theta or head_dim"):
+            hf_config(tiny_config("hunyuan_v1_dense", **wrong))
 
 
 def test_gemmas_newer_activation_overrules_the_older() -> None:
