@@ -42,6 +42,7 @@ class ExportOptions:
     has_images: whether what sees images comes along, of a model that has it and is exported for CPUs.
     mmproj: the file that sees for the model of a GGUF file; None takes the one that lies beside it, if any.
     image_precision: of its matrices, one of IMAGE_PRECISIONS; see `tower_precision`.
+    adapter: a PEFT folder, or a GGUF file of an adapter, whose LoRA is merged into the model's weights.
     """
 
     precision: str = AUTO
@@ -58,6 +59,7 @@ class ExportOptions:
     has_images: bool = True
     mmproj: Path | None = None
     image_precision: str = AUTO
+    adapter: Path | None = None
 
     def __post_init__(self) -> None:
         if self.precision not in (AUTO, *PRECISIONS):
@@ -219,6 +221,7 @@ class ExportReport:
     adapted_chats, different_chats, repaired_chats: names of conversations, as of `ChatCheck`. left_out: modules of the
     source that are not for texts. ends: tokens that end an answer; without one it runs to its limit. sampling: as of
     `Manifest`. other_choices: what the source asks for besides when tokens are chosen, which is not done.
+    adapter: the name of the one that was merged, and how many matrices it changed.
     """
 
     out: Path
@@ -239,3 +242,4 @@ class ExportReport:
     ends: tuple[str, ...] = ()
     sampling: Mapping[str, float] = field(default_factory=dict)
     other_choices: tuple[str, ...] = ()
+    adapter: tuple[str, int] | None = None

@@ -22,6 +22,8 @@ from reader_edge_export.package.source_files import version_of
 from reader_edge_export.package_graph import TOP_K, write_commit_graph, write_graph
 from reader_edge_export.progress import Progress
 from reader_edge_export.quantize.gguf_products import StoredTypes
+from reader_edge_export.sources.adapters.adapter import Adapter
+from reader_edge_export.sources.adapters.merged_weights import merged
 from reader_edge_export.sources.folder.folder_tokenizer import read_template
 from reader_edge_export.sources.image_part import ImagePart
 from reader_edge_export.sources.layered_model import LayeredModel
@@ -64,9 +66,10 @@ class PackageExport:
     """One export of a checked source into a folder that is empty, or has what a killed export of the same key left.
 
     calibration: what rounding may learn from. on_message: gets lines that should stay. speculator, images: a trained
-    one, and what sees images, that come along.
+    one, and what sees images, that come along. adapter: one that is merged into the source's weights.
     other_types: after `run`, how many matrices of each type could not stay as they are, where others do. chats: after
-    `run` with checks, how the chat template was found to render conversations.
+    `run` with checks, how the chat template was found to render conversations. num_merged: likewise, how many matrices
+    the adapter changed.
     """
 
     def __init__(
@@ -80,7 +83,9 @@ class PackageExport:
         on_message: Callable[[str], None],
         speculator: SpeculatorFiles | None = None,
         images: ImagePart | None = None,
+        adapter: Adapter | None = None,
     ) -> None:
+        self._adapter = adapter
         self._speculator_source = speculator
         self._speculator: SpeculatorExport | None = None
         self._image_part = images
@@ -96,6 +101,7 @@ class PackageExport:
         self.other_types: Mapping[str, int] = {}
         self.chats = ChatCheck()
         self.ends: tuple[str, ...] = ()
+        self.num_merged = 0
 
     def run(self) -> Manifest:
         opened = self._open()
@@ -129,6 +135,8 @@ class PackageExport:
                 self._speculator = SpeculatorExport.of(self._speculator_source, self._source, self._options)
         with self._progress.enter("reading the source"):
             model = self._source.open_model()
+            if self._adapter is not None:
+                model, self.num_merged = merged(model, self._adapter)
             vocab_size = vocab_size_of(model.skeleton)
             if vocab_size != self._source.config_vocab_size:
                 tokenizer = self._load_tokenizer(vocab_size)
@@ -265,6 +273,10 @@ class PackageExport:
         model, tokenizer, _, kept = opened
         attention = attention_layers(layers)[0]
         eos_token_ids, bos_token_id = self._source.special_token_ids(tokenizer)
+        source_name, fingerprint = self._source.short_name, self._source.fingerprint()
+        if self._adapter is not None:
+            source_name = f"{source_name} with {self._adapter.short_name}"
+            fingerprint = self._adapter.fingerprint(fingerprint)
         self.ends = tuple(tokenizer.backend_tokenizer.id_to_token(i) or f"id {i}" for i in eos_token_ids)
         return Manifest(
             architecture=self._source.architecture,
@@ -283,8 +295,8 @@ class PackageExport:
             bos_token_id=bos_token_id,
             layers=package_layers(layers),
             special_tokens=special_tokens_of(tokenizer),
-            source_name=self._source.short_name,
-            source_fingerprint=self._source.fingerprint(),
+            source_name=source_name,
+            source_fingerprint=fingerprint,
             exported_with={name: version_of(name) for name in _VERSIONS},
             checks={},
             files={

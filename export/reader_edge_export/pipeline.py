@@ -14,6 +14,7 @@ from reader_edge_export.options import IREE, ExportOptions, ExportReport
 from reader_edge_export.package.package_folder import check_target, new_package
 from reader_edge_export.package.source_files import export_key, readable, unchanged
 from reader_edge_export.progress import OnPhase, OnShare, Progress
+from reader_edge_export.sources.adapters.adapter import Adapter, find_adapter
 from reader_edge_export.sources.architectures import check_options
 from reader_edge_export.sources.find import check_kind, find_source
 from reader_edge_export.sources.image_part import find_images, sees_images, without_modules
@@ -56,7 +57,8 @@ def export_model(
         with progress.enter("checking the source"), readable(source):
             found = find_source(source, options.max_context)
             found = replace(found, name=name) if name else found
-            precision = options.precision_for(found.is_kept)
+            adapter = _adapter(options, found)
+            precision = options.precision_for(found.is_kept and adapter is None)
             options = replace(options, precision=precision, check=options.check_for(precision))
             check_options(found.config, options.precision, options.attention)
             if options.precision == "keep":
@@ -70,13 +72,16 @@ def export_model(
                     f"{options.attention!r} in {options.precision} the package will read texts alone."
                 )
             speculator = _speculator(options, found)
-            own_files = [*(speculator.files if speculator else ()), *(images.files if images else ())]
+            parts = (speculator, images, adapter)
+            own_files = [file for part in parts if part is not None for file in part.files]
             key = export_key(found, options, calibration, own_files)
         with new_package(folder, options.force, key) as partial, unchanged([*found.files, *own_files]):
             with progress.enter("loading PyTorch"):
                 from reader_edge_export.package_export import PackageExport
 
-            export = PackageExport(found, options, calibration, partial, progress, key, on_message, speculator, images)
+            export = PackageExport(
+                found, options, calibration, partial, progress, key, on_message, speculator, images, adapter
+            )
             manifest = export.run()
     return ExportReport(
         Path(out),
@@ -97,7 +102,16 @@ def export_model(
         export.ends,
         manifest.sampling,
         found.other_choices(),
+        None if adapter is None else (adapter.short_name, export.num_merged),
     )
+
+
+def _adapter(options: ExportOptions, source: Source) -> Adapter | None:
+    """The one that is to be merged."""
+    if options.adapter is None:
+        return None
+    with readable(options.adapter):
+        return find_adapter(options.adapter, source)
 
 
 def _speculator(options: ExportOptions, target: Source) -> SpeculatorFiles | None:

@@ -38,6 +38,8 @@ class ExportArguments:
     --no-images has_images: Leave out what sees images, of a model of images and texts.
     mmproj: Take what sees images for the model of a GGUF file from this one. Default: the one mmproj*.gguf beside it.
     image_precision: Of what sees images. Default: as the text model's, and 'int8' beside 'int4'.
+    adapter: Merge a LoRA or DoRA into the weights: a folder that PEFT wrote, or a GGUF file of an adapter. Of a GGUF
+      file's weights, those that it changes do not stay as they are, so that 'auto' is 'int8'.
     force: Replace an existing package.
     """
 
@@ -54,6 +56,7 @@ class ExportArguments:
     has_images: bool = True
     mmproj: Annotated[Path | None, options.FILE] = None
     image_precision: Annotated[str, ("auto", "fp32", "int8", "int8-a16")] = "auto"
+    adapter: Annotated[Path | None, click.Path(exists=True, path_type=Path)] = None
     force: bool = False
 
 
@@ -71,6 +74,7 @@ def export(model: str, out: Path, wanted: ExportArguments) -> None:
     from reader_edge.models.model_source import find_source
     from reader_edge.terminal.console import pairs_table, phase_pairs, print_table, work_progress
     from reader_edge.terminal.export_report import (
+        adapter_pairs,
         chat_pairs,
         check_pairs,
         end_pairs,
@@ -102,6 +106,7 @@ def export(model: str, out: Path, wanted: ExportArguments) -> None:
     pairs = [
         ("source weights", ", ".join(report.weight_types) or "unknown"),
         ("precision", report.precision),
+        *adapter_pairs(report.adapter),
         *left_out_pairs(report.left_out),
         *kept_pairs(report.kept_types, report.other_types),
         ("attention", report.attention),

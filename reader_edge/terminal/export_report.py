@@ -68,6 +68,11 @@ def sampling_pairs(sampling: Mapping[str, float], others: Sequence[str] = ()) ->
     return [("sampling", f"{drawn}, as the model's maker recommends" if sampling else "greedy"), *ignored]
 
 
+def adapter_pairs(adapter: tuple[str, int] | None) -> list[tuple[str, str]]:
+    """Names and values for a table: the adapter that is in the weights."""
+    return [] if adapter is None else [("adapter", f"{adapter[0]}, merged into {adapter[1]} matrices")]
+
+
 def left_out_pairs(modules: Sequence[str]) -> list[tuple[str, str]]:
     """Names and values for a table: what of a model of images and texts is not in the package."""
     return [("text only, without", ", ".join(modules))] if modules else []

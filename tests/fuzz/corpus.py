@@ -189,6 +189,9 @@ CORPUS: dict[str, dict[str, bytes]] = {
         "rows from below": b"BM" + bytes(8) + b"\x36\0\0\0\x28\0\0\0\x01\0\0\0\0\0\0\x80\x01\0\x18" + bytes(25),
         "scans without number": b"\xff\xd8" + b"\xff\xda\0\x08\x01\x01\0\0\x3f\0" * 100_000,
     },
+    "adapter's config": {"a pattern that runs for years": b'{"peft_type": "LORA", "alpha_pattern": {"(.*)*x": 1}}'},
+    "adapter's weights": {"a header without end": b"\xff" * 8},
+    "adapter in gguf": {"no tensors": raw_gguf([("general.type", 8, text_bytes("adapter"))])},
 }
 
 assert CORPUS.keys() == SUBJECTS.keys()

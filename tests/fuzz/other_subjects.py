@@ -213,7 +213,7 @@ def _read_network(name: str, path: Path) -> None:
         raise refusals[-1]
 
 
-def _spoil_header(content: bytes, random: Random) -> bytes:
+def spoil_header(content: bytes, random: Random) -> bytes:
     """Weights themselves may be anything."""
     num_bytes = 8 + int.from_bytes(content[:8], "little")
     header = mutated_json(content[8:num_bytes], random)
@@ -224,5 +224,5 @@ def _spoil_header(content: bytes, random: Random) -> bytes:
 
 SPECULATOR_SUBJECTS = {
     "speculator's config": Subject(partial(_of_network, _CONFIG), mutated_json, partial(_read_network, _CONFIG)),
-    "speculator's weights": Subject(partial(_of_network, _WEIGHTS), _spoil_header, partial(_read_network, _WEIGHTS)),
+    "speculator's weights": Subject(partial(_of_network, _WEIGHTS), spoil_header, partial(_read_network, _WEIGHTS)),
 }

@@ -36,6 +36,7 @@ from reader_edge_runtime.text.tokenizer import Tokenizer
 from tests.conftest import ROOT
 from tests.fake_hybrid import FakeHybridTarget, hybrid_manifest
 from tests.fake_target import FakeTarget, make_manifest
+from tests.fuzz.adapter_subjects import ADAPTER_SUBJECTS
 from tests.fuzz.http_subjects import HTTP_SUBJECTS
 from tests.fuzz.image_subjects import IMAGE_SUBJECTS
 from tests.fuzz.mmproj_subjects import MMPROJ_SUBJECTS
@@ -257,4 +258,5 @@ SUBJECTS = {
     **IMAGE_SUBJECTS,
     **MMPROJ_SUBJECTS,
     **HTTP_SUBJECTS,
+    **ADAPTER_SUBJECTS,
 }

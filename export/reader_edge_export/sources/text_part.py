@@ -132,7 +132,7 @@ def text_tensors(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]
     found: dict[str, StoredTensor] = {}
     for name, tensor in tensors.items():
         if _other_module(name) is None:
-            own = _own_name(name)
+            own = own_name(name)
             if own in found:
                 raise ExportError(
                     f"{name!r:.80} and {found[own].name!r:.80} are the same weights: fetch the model again."
@@ -157,7 +157,8 @@ def _other_module(name: str) -> str | None:
     return module if module in (*_IMAGE_MODULES, _LATER_MODULE) else None
 
 
-def _own_name(name: str) -> str:
+def own_name(name: str) -> str:
+    """What the text model calls a tensor, or a module, of a folder that holds more."""
     prefix = next((prefix for prefix in _TEXT_PREFIXES if name.startswith(prefix)), "")
     return _TEXT_PREFIXES.get(prefix, "") + name.removeprefix(prefix)
 

@@ -46,15 +46,15 @@ def check_entries(folder: Path) -> None:
     if (folder / "config.json").exists():
         if has_adapter:  # transformers would load it, and the model that it names instead of this one
             raise UnsupportedArchitectureError(
-                f"'{folder}' holds a model and an adapter (adapter_config.json) that changes its answers: give a "
-                "model that it is merged into (peft's merge_and_unload), or remove adapter_config.json to export the "
-                "model without it."
+                f"'{folder}' holds a model and an adapter (adapter_config.json) that changes its answers: move the "
+                "adapter's files to a folder of their own and name that with --adapter, or remove adapter_config.json "
+                "to export the model without it."
             )
         return
     if has_adapter:
         raise UnsupportedArchitectureError(
-            f"'{folder}' holds an adapter (adapter_config.json) for another model: merge it into that model "
-            "(peft's merge_and_unload), and give the merged one."
+            f"'{folder}' holds an adapter (adapter_config.json) for another model: give that model, "
+            "and this folder with --adapter."
         )
     names = ("config.json", "adapter_config.json")
     if snapshots := sorted(path for name in names for path in folder.glob(f"snapshots/*/{name}")):

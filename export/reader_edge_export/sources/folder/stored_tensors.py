@@ -116,7 +116,7 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
     """
     tensors: dict[str, StoredTensor] = {}
     for path in weight_files(folder):
-        for tensor in _tensors_of(path):
+        for tensor in file_tensors(path):
             if tensor.name in tensors:
                 raise ExportError(f"'{folder}' holds {tensor.name} in two files: fetch the model again.")
             tensors[tensor.name] = tensor
@@ -126,7 +126,8 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
     return tensors
 
 
-def _tensors_of(path: Path) -> list[StoredTensor]:
+def file_tensors(path: Path) -> list[StoredTensor]:
+    """The tensors of one file, likewise."""
     from safetensors import SafetensorError, safe_open
 
     try:

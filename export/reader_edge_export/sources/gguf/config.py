@@ -82,6 +82,11 @@ def config_of(file: GgufFile) -> Config:
     return {key: value for key, value in config.items() if key not in _WITHOUT.get(model_type, ())}
 
 
+def model_type_of(architecture: str) -> str | None:
+    """transformers' name of an architecture, None where it cannot be exported."""
+    return _MODELS[architecture][0] if architecture in _MODELS else None
+
+
 def pooling_type_of(file: GgufFile) -> int:
     """What llama.cpp makes of a model's states, by its numbers: 0 nothing. Raises GgufError."""
     return Metadata(file, architecture_of(file)).size("pooling_type", 0, least=0)
@@ -90,7 +95,8 @@ def pooling_type_of(file: GgufFile) -> int:
 def _check_is_model(file: GgufFile) -> None:
     kind = Metadata(file, "general").text("type", "model")
     if kind != "model":
-        raise file.error(f"holds no model but {kind!r:.80}", "give the file of the model")
+        beside = ", and this one as --adapter" if kind == "adapter" else ""
+        raise file.error(f"holds no model but {kind!r:.80}", f"give the file of the model{beside}")
     architecture = architecture_of(file)
     if architecture == "clip":
         raise file.error("holds what turns images into tokens (mmproj), no model of texts", "give the file beside it")

@@ -123,6 +123,16 @@ class Placement:
             rows.setdefault(name, []).append(pieces[target])
         return rows
 
+    def places(self, tensor_name: str) -> list[tuple[str, slice]]:
+        """The parameters that the rows of a tensor fill, one after the other, and which rows of each; [] for none."""
+        targets, found = self.targets(tensor_name), []
+        for target in targets:
+            name, num_rows = self._by_tensor[target], self._shape_of_target(target)[0]
+            others = [other for other, parameter in self._by_tensor.items() if parameter == name]
+            start = num_rows * others.index(target)
+            found.append((name, slice(start, start + num_rows)))
+        return found
+
     def tensors(self) -> Iterator[Tensor]:
         """The file's tensors that fill parameters."""
         later = unread_tensors(self._file, self._config.num_hidden_layers)
