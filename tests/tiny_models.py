@@ -44,6 +44,16 @@ _QWEN3_5 = {
     "linear_value_head_dim": 8,
     "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5, "mrope_section": [3, 3, 2]},
 }
+_LATENT = {
+    **{key: value for key, value in _SIZES.items() if key != "num_key_value_heads"},
+    **{"kv_lora_rank": 32, "q_lora_rank": 48, "qk_nope_head_dim": 8, "qk_rope_head_dim": 16, "v_head_dim": 24},
+    "num_key_value_heads": 4,
+    "tie_word_embeddings": False,
+}
+_ROUTED = {
+    **{"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 48, "n_shared_experts": 1},
+    **{"first_k_dense_replace": 1, "routed_scaling_factor": 1.5},
+}
 TINY_CONFIGS: dict[str, dict[str, Any]] = {
     "llama": _SIZES,
     "mistral": {**_SIZES, "sliding_window": 8},
@@ -148,6 +158,25 @@ TINY_CONFIGS: dict[str, dict[str, Any]] = {
         "num_dense_layers": 1,
         "routed_scaling_factor": 1.5,
     },
+    "deepseek_v2": {
+        **_LATENT,
+        **_ROUTED,
+        "q_lora_rank": None,
+        "n_shared_experts": 2,
+        "topk_method": "group_limited_greedy",
+        "n_group": 4,
+        "topk_group": 2,
+        "rope_parameters": {"rope_theta": 1e4, **_YARN, "mscale": 0.7, "mscale_all_dim": 0.3},
+    },
+    "deepseek_v3": {**_LATENT, **_ROUTED, "n_group": 4, "topk_group": 2, "norm_topk_prob": False},
+    "glm4_moe_lite": {
+        **{key: value for key, value in {**_LATENT, **_ROUTED}.items() if key != "first_k_dense_replace"},
+        "q_lora_rank": 40,
+        "norm_topk_prob": True,
+        "mlp_layer_types": ["dense", "sparse"],
+        "rms_norm_eps": 1e-5,
+    },
+    "minicpm3": {**_LATENT, "scale_emb": 3, "scale_depth": 1.2, "dim_model_base": 32, "tie_word_embeddings": True},
 }
 
 
@@ -201,7 +230,7 @@ def build_tiny_model(name: str, folder: Path, **changes: Any) -> Path:
         for part, buffer in model.named_buffers():
             if part.endswith("layer_scalar"):
                 buffer.sub_(0.3 * torch.rand_like(buffer))
-            if part.endswith("expert_bias"):
+            if part.endswith(("expert_bias", "score_correction_bias")):
                 buffer.add_(0.1 * torch.randn_like(buffer))
     model.save_pretrained(folder)
     build_tiny_tokenizer(folder)

@@ -69,6 +69,11 @@ ARCHITECTURES = {  # by the name of a tiny model
         "qwen3_5_moe (text)", fuses_swiglu=True, num_biases=1, num_cached=1, num_swiglus=2 * NUM_LAYERS, num_rerouted=2
     ),
     "lfm2_moe": Architecture("lfm2_moe", fuses_swiglu=True, num_biases=2, num_cached=1, num_rerouted=2),
+    **{
+        name: Architecture(name, fuses_swiglu=True, num_swiglus=3, num_rerouted=2)
+        for name in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")
+    },
+    "minicpm3": Architecture("minicpm3", fuses_swiglu=True),
     "gemma4_text-experts": Architecture(
         "gemma4 (text)", has_windows=True, num_cached=5, num_layers=5, num_gathers=8, limit=2 * LIMIT, num_rerouted=5
     ),

@@ -17,7 +17,7 @@ from reader_edge_export.libraries import quiet_libraries
 from reader_edge_export.operators.definitions import OPERATOR_DOMAIN
 from reader_edge_export.options import ExportOptions
 from reader_edge_export.package_graph import write_graph
-from reader_edge_export.sources.architectures import RECURRENT, SUPPORTED, is_mixture
+from reader_edge_export.sources.architectures import LATENT, RECURRENT, SUPPORTED, is_mixture
 from reader_edge_export.sources.layered_model import LayeredModel
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.trace.tree_config import sliding_window_of, trace_model
@@ -80,7 +80,7 @@ def traced(tiny_model: TinyModel, tmp_path_factory: pytest.TempPathFactory) -> C
 @pytest.mark.parametrize("model_type", TINY_MODELS)
 def test_trees_of_a_batch_equal_paths_alone(model_type: str, attention: str, traced: Callable[[str], Traced]) -> None:
     is_portable = attention in ROW_ATTENTIONS
-    if (is_portable and model_type in RECURRENT) or (attention != "exact" and model_type in MIXTURES):
+    if (is_portable and model_type in RECURRENT) or (attention != "exact" and model_type in (*MIXTURES, *LATENT)):
         pytest.skip("its layers have no such form")
     source = traced(model_type)
     assert (source.window == 8) == ARCHITECTURES[model_type].has_windows
@@ -91,7 +91,7 @@ def test_trees_of_a_batch_equal_paths_alone(model_type: str, attention: str, tra
     assert not GraphFile.read(graph).has_unbounded_work()  # a package with it would be refused
 
 
-@pytest.mark.parametrize("model_type", [each for each in TINY_MODELS if each not in MIXTURES])
+@pytest.mark.parametrize("model_type", [each for each in TINY_MODELS if each not in (*MIXTURES, *LATENT)])
 def test_rows_that_are_spread_for_rounding_are_the_same_products(
     model_type: str, traced: Callable[[str], Traced], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

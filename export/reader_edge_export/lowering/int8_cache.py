@@ -41,14 +41,15 @@ class Int8CacheAttention(AttentionOperator):
         self._hadamards: dict[int, tuple[ir.Value, ir.Value]] = {}
 
     def lower(self, editor: GraphEditor, marker: TreeAttentionMarker) -> tuple[ir.Value, ir.Value, ir.Value]:
-        """The marker's three outputs."""
+        """The marker's three outputs. Values that are the keys are rotated, and their mean is rotated back."""
         rotation = self._rotation(editor, marker.head_dim)
         if marker.key is not None and marker.value is not None:
             key, value = cache_rows(editor, marker.key, marker.value, *rotation)
             set_cache_type(marker, ir.DataType.INT8, kv_row_size("int8", marker.head_dim))
             marker = replace(marker, key=key, value=value)
         present = scatter_rows(editor, marker)
-        return self.attend(editor, marker, present, *rotation), *present
+        mean = self.attend(editor, marker, present, *rotation)
+        return (_rotated_back(editor, mean, marker.head_dim) if marker.is_latent else mean), *present
 
     def _rotation(self, editor: GraphEditor, head_dim: int) -> tuple[ir.Value, ir.Value]:
         """Drawn signs (D,) and the matrix (b, b)."""
@@ -74,3 +75,11 @@ class Int8CacheAttention(AttentionOperator):
         steps, magnitudes = (with_no_value(editor, marker, rows) for rows in read_rows(editor, values, marker.head_dim))
         mean = integer_mean(editor, weights, BYTE_WEIGHT_STEPS, steps, magnitudes, value_steps=ROW_STEPS)
         return unfold_heads(editor, marker, mean)
+
+
+def _rotated_back(editor: GraphEditor, rows: ir.Value, head_dim: int) -> ir.Value:
+    """Rows (..., D) that a key's rotation made: the matrix is its own inverse, but for its size."""
+    block = block_size(head_dim)
+    plain = editor.constant(np.ones(head_dim, np.float32), "plain")
+    spread = hadamard_rows(editor, rows, plain, editor.constant(hadamard(block), "hadamard"))
+    return editor.op("Mul", [spread, editor.constant(drawn_signs(head_dim) / np.float32(block), "signs")])

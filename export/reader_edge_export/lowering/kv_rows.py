@@ -24,6 +24,8 @@ def scatter_rows(editor: GraphEditor, marker: TreeAttentionMarker) -> tuple[ir.V
     if marker.key is None or marker.value is None:
         return marker.past_key, marker.past_value
     present_key = _scattered(editor, marker, marker.past_key, marker.key)
+    if marker.is_latent:
+        return present_key, present_key
     return present_key, _scattered(editor, marker, marker.past_value, marker.value)
 
 

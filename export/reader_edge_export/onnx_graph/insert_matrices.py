@@ -43,6 +43,8 @@ def insert_matrices(editor: GraphEditor, source: SourceModel) -> None:
             logits = editor.op(LOGIT_HEAD, [hidden, rows, weight, *bias], domain=node.domain)
             editor.replace(node, [logits])
             _declare(editor.graph, "logits", "B", "R", constant_shape(weight)[0])
+        elif node.op_type == "TopK":  # in an order that is known, as sums over them are
+            node.attributes["sorted"] = ir.AttrInt64("sorted", 1)
         elif node.op_type == TREE_ATTENTION:
             _, num_heads, head_dim = (node.attributes[name].as_int() for name in ATTENTION_SIZES)
             for present in node.outputs[1:]:
@@ -72,7 +74,9 @@ class _Initializers:
         coarse = [module for module in modules if isinstance(module, torch.nn.Linear | torch.nn.Embedding | Conv1D)]
         self._coarse = {source.names[id(module.weight)] for module in coarse}
         experts = source.experts.values()
-        self._experts = {matrices.name: matrices for each in experts for matrices in (each.up, each.down)}
+        by_expert = [matrices for each in experts for matrices in (each.up, each.down)]
+        by_head = [matrices for each in source.latent_heads for matrices in (each.keys, each.values)]
+        self._experts = {matrices.name: matrices for matrices in (*by_expert, *by_head)}
         self._expert_values: dict[str, ir.Value] = {}
         self._values: dict[tuple[str, bool], ir.Value] = {}
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import onnx_ir as ir
 
-from reader_edge_export.calibration.calibration import Calibration, InputMoments
+from reader_edge_export.calibration.calibration import Calibration, ExpertInputs, InputMoments
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.onnx_graph.weight_file import Parts, TensorSpec
 from reader_edge_export.operators.block_linear import StoredBlocks
@@ -68,7 +68,8 @@ class RoundedExpertProducts:
         if self._precision.keeps_blocks and matrices.block_type is not None:
             return gguf_experts(editor, rows, experts, self._kept(matrices))
         hadamard = self._hadamards.value(block_size(matrices.shape[2]))
-        if self._precision.is_four_bit and matrices.shape[2] <= MAX_INPUTS:
+        num_planes = 2 if matrices.is_sensitive else self._precision.num_planes
+        if self._precision.is_four_bit and matrices.shape[2] <= MAX_INPUTS and not matrices.is_sensitive:
             specs = int4_specs(matrices.name, *matrices.shape)
             values, block_scales, scales, smoothing = self._stored(matrices, specs, quantize_blocks)
             blocks = BlockMatrix(values, block_scales, scales, smoothing, hadamard)
@@ -76,7 +77,7 @@ class RoundedExpertProducts:
         specs = int8_specs(matrices.name, *matrices.shape)
         values, scales, smoothing = self._stored(matrices, specs, quantize_rotated)
         matrix = Int8Matrix(values, scales, smoothing, hadamard)
-        return int8_experts(editor, rows, experts, matrix, self._precision.num_planes)
+        return int8_experts(editor, rows, experts, matrix, num_planes)
 
     def _stored(self, matrices: ExpertMatrices, specs: list[TensorSpec], quantize: Quantize) -> list[ir.Value]:
         """Initializers of these specs, the first written expert by expert."""
@@ -99,6 +100,8 @@ class RoundedExpertProducts:
         return self._editor.matrix([matrices.name], specs, rounded)
 
     def _inputs_of(self, matrices: ExpertMatrices, expert: int) -> InputMoments:
+        if matrices.is_sensitive:  # and rounded finely, whatever its inputs
+            return ExpertInputs.none(1, matrices.shape[2]).of(0)
         if self._calibration.has_inputs_of(matrices.name):
             return self._calibration.inputs_of(matrices.name)
         return self._calibration.expert_inputs_of(matrices.name, matrices.shape[0]).of(expert)

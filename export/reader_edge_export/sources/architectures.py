@@ -44,21 +44,27 @@ SUPPORTED = (  # values of model_type
     "gpt_oss",
     "qwen3_5_moe_text",
     "lfm2_moe",
+    "deepseek_v2",
+    "deepseek_v3",
+    "glm4_moe_lite",
+    "minicpm3",
 )
 
 RECURRENT = (  # those with layers that keep states
     *("lfm2", "qwen3_5_text", "granitemoehybrid"),
     *("qwen3_5_moe_text", "lfm2_moe"),
 )
-MIXTURES = ("qwen3_moe", "gpt_oss", "qwen3_5_moe_text", "lfm2_moe")  # those with layers whose rows are sent to experts
+MIXTURES = (  # those with layers whose rows are sent to experts
+    *("qwen3_moe", "gpt_oss", "qwen3_5_moe_text", "lfm2_moe"),
+    *("deepseek_v2", "deepseek_v3", "glm4_moe_lite"),
+)
+LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3")  # those that keep a latent in place of keys
 _MIXTURES_BY_KEY = {"gemma4_text": "enable_moe_block", "granitemoehybrid": "num_local_experts"}  # where not all are
 UNEVEN = ("gemma4_text",)  # those whose layers differ in what they keep of a token
-_LATENT = "whose keys and values come from a latent, and differ in size"
 _OTHER_ROUTER = "whose router chooses experts in a way of its own"
 REFUSED = {  # by model type: what the model is, and what of it has no operator here
-    "glm4_moe_lite": ("GLM Flash", _LATENT),
     "glm4_moe": ("GLM with experts", _OTHER_ROUTER),
-    "glm_moe_dsa": ("GLM with experts", _LATENT),
+    "glm_moe_dsa": ("GLM with experts", "whose layers choose the tokens that they attend to"),
     "nemotron_h": ("Nemotron 3 or Nemotron-H", "some of whose layers neither attend nor keep a state"),
     "exaone_moe": ("EXAONE with experts", _OTHER_ROUTER),
     "cohere2_moe": ("Cohere model with experts", _OTHER_ROUTER),
@@ -123,6 +129,7 @@ def check_options(config: Mapping[str, Any], precision: str, attention: str) -> 
         "layers that keep states": config["model_type"] in RECURRENT,
         "layers that send tokens to experts": is_mixture(config),
         "layers with heads of several sizes": config["model_type"] in UNEVEN,
+        "layers that keep latents": config["model_type"] in LATENT,
     }
     special = [kind for kind, has_such in kinds.items() if has_such]
     is_for_gpus = precision in HALF_PRECISIONS

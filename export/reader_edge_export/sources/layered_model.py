@@ -24,10 +24,10 @@ Layer = torch.nn.Module
 LayerCall = Callable[[int, torch.Tensor, dict[str, Any]], torch.Tensor]
 
 
-def best(scores: Tensor, k: int, dim: int = -1) -> tuple[Tensor, Tensor]:
-    """scores (N, X) -> the best of each row and their places (N, k), the first of those that tie for the last place.
+def best(scores: Tensor, k: int, dim: int = -1, sorted: bool = True) -> tuple[Tensor, Tensor]:
+    """scores (..., X) -> the best of each row and their places (..., k), the first of those that tie for the last place.
 
-    dim: of the scores, the last.
+    dim: of the scores, the last. sorted: they always are.
     """
     assert dim in (-1, scores.ndim - 1)
     last = scores.topk(k).values[..., -1:]

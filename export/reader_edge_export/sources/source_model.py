@@ -5,7 +5,7 @@ matrices are placeholders of the right shape that share one number, until `fille
 experts stay so: their mixture reads one expert's at a time.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +14,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.integrations.moe import ExpertsInterface
 
+from reader_edge_export.sources.latent_heads import LatentHeads, latent_modules
 from reader_edge_export.sources.weights import ExpertMatrices, Weights
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.errors import ExportError
@@ -108,13 +109,14 @@ class SourceModel:
     """skeleton: the model of transformers, in fp32 with plain attention. weights: of its parameters, by their names.
 
     names: the name of each placeholder, by the id of the parameter; a tied one has the first of its names. experts: of
-    each layer that has any, by the names of their modules.
+    each layer that has any, by the names of their modules. latent_heads: likewise, of attention to latents.
     """
 
     skeleton: PreTrainedModel
     weights: Weights
     names: Mapping[int, str] = field(init=False)
     experts: Mapping[str, LayerExperts] = field(init=False)
+    latent_heads: Sequence[LatentHeads] = field(init=False)
 
     def __post_init__(self) -> None:
         modules = dict(expert_modules(self.skeleton))
@@ -128,6 +130,8 @@ class SourceModel:
         object.__setattr__(self, "names", names)
         experts = {name: LayerExperts(name, module, self.weights) for name, module in modules.items()}
         object.__setattr__(self, "experts", experts)
+        heads = [LatentHeads(name, module, self.weights) for name, module in latent_modules(self.skeleton)]
+        object.__setattr__(self, "latent_heads", heads)
 
     @property
     def num_parameters(self) -> int:

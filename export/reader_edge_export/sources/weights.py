@@ -106,13 +106,14 @@ class Matrix:
 class ExpertMatrices:
     """The matrices of a layer's experts, read one at a time. name: of their parameter. shape: (X, J, K), outputs first.
 
-    is_transposed: whether the module has them the other way, inputs first.
+    is_transposed: whether the module has them the other way, inputs first. is_sensitive: as of `Matrix`.
     """
 
     name: str
     shape: tuple[int, int, int]
     is_transposed: bool
     weights: Weights
+    is_sensitive: bool = False
 
     @property
     def size(self) -> int:

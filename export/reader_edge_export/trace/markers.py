@@ -68,6 +68,11 @@ class TreeAttentionMarker:
         """Query heads that share a KV head."""
         return self.num_heads // self.num_kv_heads
 
+    @property
+    def is_latent(self) -> bool:
+        """Whether values are the keys, and kept once."""
+        return self.past_key is self.past_value
+
 
 @dataclass(frozen=True, slots=True)
 class RecurrenceMarker:

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from transformers import PreTrainedModel
@@ -13,8 +13,21 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 from reader_edge_export.trace.tracing import current_trace
 
 _FUNCTION = "get_llama_4_attn_scale"  # of the files of transformers that have such queries
-_PAIRED = ("cohere", "cohere2", "ernie4_5", "glm4")  # model types
-_ROTATION = "apply_rotary_pos_emb"  # of their files in transformers
+_PAIRED = {  # by model type: what turns values with their neighbours in its file of transformers
+    **dict.fromkeys(("cohere", "cohere2", "ernie4_5", "glm4"), "apply_rotary_pos_emb"),
+    **dict.fromkeys(("deepseek_v3", "glm4_moe_lite"), "apply_rotary_pos_emb_interleave"),
+    "deepseek_v2": "apply_rotary_emb",
+}
+
+
+class _Angles(NamedTuple):
+    """Cosines and sines (B, N, D), also in place of the complex numbers that DeepSeek-V2's layers hand on."""
+
+    cosines: torch.Tensor
+    sines: torch.Tensor
+
+    def to(self, device: object) -> "_Angles":
+        return self
 
 
 @contextmanager
@@ -90,25 +103,25 @@ def halved_rotary(model: PreTrainedModel) -> Iterator[None]:
 
     They take another order, even values first, which no product of the two sees.
     """
-    if model.config.model_type not in _PAIRED:
+    name = _PAIRED.get(model.config.model_type)
+    if name is None:
         yield
         return
     file: Any = sys.modules[type(model).__module__]
     rotary: Any = model.base_model.rotary_emb
-    paired = getattr(file, _ROTATION)
-    setattr(file, _ROTATION, _rotated)
-    rotary.forward = lambda _, position_ids: angles_of(rotary, position_ids)
+    paired = getattr(file, name)
+    setattr(file, name, _rotated)
+    rotary.forward = lambda _, position_ids: _Angles(*angles_of(rotary, position_ids))
     try:
         yield
     finally:
-        setattr(file, _ROTATION, paired)
+        setattr(file, name, paired)
         del rotary.forward
 
 
-def _rotated(
-    query: torch.Tensor, key: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of queries and keys (B, H, N, D) by angles (B, N, T), of which the first T values of a head turn."""
+def _rotated(query: torch.Tensor, key: torch.Tensor, *angles: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of queries and keys (B, H, N, D) by angles (B, N, T), as two arguments or one: the first T values of a head."""
+    cosines, sines = angles if len(angles) > 1 else angles[0]
     width = cosines.shape[-1]
     halves = [torch.cat((rows[..., :width:2], rows[..., 1:width:2]), dim=-1) for rows in (query, key)]
     turned = apply_rotary_pos_emb(*halves, cosines, sines)

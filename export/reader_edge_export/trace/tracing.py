@@ -12,9 +12,11 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from reader_edge_export.sources.latent_heads import LatentHeads
 from reader_edge_export.sources.layered_model import layers_of
 from reader_edge_export.sources.source_model import SourceModel, streamed_product
 from reader_edge_export.sources.weights import ExpertMatrices
+from reader_edge_export.trace.latent_attention import absorbed_queries, latent_values
 from reader_edge_export.trace.markers import (
     EMBEDDING,
     EXPERT_LINEAR,
@@ -50,7 +52,7 @@ class AttentionLayer:
     """What one attention layer of the source asks for.
 
     sliding_window: tokens seen, its own included, or None. shares: the layer whose keys and values it reads in place of
-    its own, or None.
+    its own, or None. is_latent: whether its values are its keys.
     """
 
     scale: float
@@ -60,6 +62,7 @@ class AttentionLayer:
     head_dim: int
     sliding_window: int | None
     shares: int | None = None
+    is_latent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,7 @@ TracedLayer = AttentionLayer | RecurrentLayer
 def package_layers(layers: Sequence[TracedLayer]) -> tuple[Layer, ...]:
     """As the manifest has them; () where all have attention, of one size and with keys and values of their own."""
     kept = {_kept(layer) if isinstance(layer, AttentionLayer) else None for layer in layers}
-    if len(kept) == 1 and all(each is not None and each[2] is None for each in kept):
+    if len(kept) == 1 and all(each is not None and each[2:] == (None, False) for each in kept):
         return ()
     return tuple(
         Layer.attention(*_kept(layer))
@@ -89,8 +92,8 @@ def package_layers(layers: Sequence[TracedLayer]) -> tuple[Layer, ...]:
     )
 
 
-def _kept(layer: AttentionLayer) -> tuple[int, int, int | None]:
-    return layer.num_kv_heads, layer.head_dim, layer.shares
+def _kept(layer: AttentionLayer) -> tuple[int, int, int | None, bool]:
+    return layer.num_kv_heads, layer.head_dim, layer.shares, layer.is_latent
 
 
 @dataclass(slots=True)
@@ -189,6 +192,7 @@ def tree_attention(
 ) -> tuple[torch.Tensor, None]:
     """transformers' attention interface: q (B, Hq, N, D), k and v (B, H, N, D), sinks (Hq,) -> (B, N, Hq, D).
 
+    Of a module with latent heads, k and v are the latent (`latent_attention`), and q and the result its own.
     Raises UnsupportedArchitectureError for anything in the call that the marker cannot express.
     """
     odd = sorted(name for name, value in other.items() if value is not None and name not in HARMLESS)
@@ -196,6 +200,9 @@ def tree_attention(
         raise UnsupportedArchitectureError(f"The model's attention uses {', '.join(odd)}, which cannot be exported.")
     trace = current_trace.get()
     index = _layer_index(module)
+    heads: LatentHeads | None = getattr(module, "latent_heads", None)
+    positions = trace.inputs["position_ids"]
+    query = query if heads is None else absorbed_queries(heads, query, positions)
     if index in trace.layers or value.shape != key.shape or not getattr(module, "is_causal", True):
         raise UnsupportedArchitectureError(f"Attention layer {index} is not plain causal self-attention.")
     is_windowed = sliding_window is not None and sliding_window < trace.max_context
@@ -208,6 +215,7 @@ def tree_attention(
         head_dim=int(query.shape[3]),
         sliding_window=sliding_window if is_windowed else None,
         shares=source,
+        is_latent=value is key,
     )
     trace.layers[index] = layer
     attributes = {"scale_f": layer.scale, "softcap_f": layer.softcap, "num_heads_i": layer.num_heads}
@@ -219,12 +227,15 @@ def tree_attention(
         (output,) = mark(SHARED_ATTENTION, Outputs.like(0), query, *present, mask, **attributes)
         return output.transpose(1, 2).contiguous(), None
     trace.keys[index] = key
-    past = (trace.inputs.get(f"past_{kind}.{index}", own) for kind, own in (("key", key), ("value", value)))
+    written = {"key": key} if layer.is_latent else {"key": key, "value": value}
+    past = [trace.inputs.get(f"past_{kind}.{index}", own) for kind, own in written.items()]
     sinks = [] if s_aux is None else [s_aux]
-    inputs = query, key, value, *past, trace.inputs["write_pos"], mask, *sinks
-    outputs = mark(TREE_ATTENTION, Outputs.like(0, 3, 4), *inputs, **attributes)  # like the query and the past
-    trace.outputs |= {f"present_{kind}.{index}": each for kind, each in zip(("key", "value"), outputs[1:], strict=True)}
-    return outputs[0].transpose(1, 2).contiguous(), None
+    inputs = query, key, value, past[0], past[-1], trace.inputs["write_pos"], mask, *sinks
+    like = Outputs.like(0, *range(3, 3 + len(past)))  # the query and the past
+    outputs = mark(TREE_ATTENTION, like, *inputs, **attributes)
+    trace.outputs |= {f"present_{kind}.{index}": each for kind, each in zip(written, outputs[1:], strict=True)}
+    output = outputs[0].transpose(1, 2).contiguous()
+    return output if heads is None else latent_values(heads, output, positions), None
 
 
 def _scale(module: torch.nn.Module, head_dim: int, scaling: float | None) -> float:

@@ -18,6 +18,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from reader_edge_export.sources.architectures import SUPPORTED
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.trace.image_rows import DynamicAxes, ImageRows, placed_rows
+from reader_edge_export.trace.latent_attention import latent_caches
 from reader_edge_export.trace.recurrent_tracing import marked_recurrences
 from reader_edge_export.trace.rotary_stand_ins import halved_rotary, plain_positions, tabled_query_scales
 from reader_edge_export.trace.tracing import (
@@ -197,6 +198,7 @@ def _markers(source: SourceModel, max_context: int, axes: Sequence[int] = ()) ->
             tabled_query_scales(source.skeleton, max_context),
             marked_recurrences(source.skeleton),
             halved_rotary(source.skeleton),
+            latent_caches(source),
         ):
             yield
     finally:
@@ -258,8 +260,9 @@ def _tree_forward(model: PreTrainedModel, max_context: int, config: TreeConfig) 
 
 def _kv_axes(prefix: str, layers: Sequence[TracedLayer]) -> DynamicAxes:
     attending = ((index, layer) for index, layer in enumerate(layers) if isinstance(layer, AttentionLayer))
-    kept = [index for index, layer in attending if layer.shares is None]
-    names = [f"{prefix}_{kind}.{index}" for kind in ("key", "value") for index in kept]
+    kept = {index: layer for index, layer in attending if layer.shares is None}
+    names = [f"{prefix}_key.{index}" for index in kept]
+    names += [f"{prefix}_value.{index}" for index, layer in kept.items() if not layer.is_latent]
     return {name: {0: "B", 2: "S"} for name in names}
 
 

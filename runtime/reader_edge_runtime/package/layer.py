@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
@@ -20,8 +20,9 @@ class Layer(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
     """One layer of a model.
 
     num_kv_heads, head_dim: sizes of its keys and values; 0 where it has no attention. cache: "own", or the layer whose
-    KV cache it reads in place of one of its own. states: sizes of each of its recurrent states, of one text, by kind.
-    capsules: how many numbers of a node it takes to move each state on, by the same kinds.
+    KV cache it reads in place of one of its own. is_latent: whether its values are its keys, which are kept once.
+    states: sizes of each of its recurrent states, of one text, by kind. capsules: how many numbers of a node it takes
+    to move each state on, by the same kinds.
     """
 
     kind: Kind
@@ -30,11 +31,12 @@ class Layer(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
     cache: Literal["own"] | Annotated[int, Meta(ge=0)] | None = None
     states: Annotated[Mapping[_Name, _Sizes], Meta(max_length=4)] = field(default_factory=dict)
     capsules: Mapping[_Name, _Numbers] = field(default_factory=dict)
+    is_latent: bool = False
 
     def __post_init__(self) -> None:
         has_attention = self.cache is not None and bool(self.num_kv_heads and self.head_dim)
         has_none = self.cache is None and not self.num_kv_heads and not self.head_dim
-        if not (has_attention if self.kind == "attention" else has_none):
+        if not (has_attention if self.kind == "attention" else has_none and not self.is_latent):
             raise ValueError("sizes and cache are those of attention")
         if bool(self.states) != (self.kind == "recurrent") or self.states.keys() != self.capsules.keys():
             raise ValueError("states and capsules are those of recurrent layers")
@@ -42,8 +44,11 @@ class Layer(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
             raise ValueError(f"a state has {_MAX_NUMBERS} numbers at most")
 
     @classmethod
-    def attention(cls, num_kv_heads: int, head_dim: int, shares: int | None = None) -> "Layer":
-        return cls("attention", num_kv_heads, head_dim, "own" if shares is None else shares)
+    def attention(
+        cls, num_kv_heads: int, head_dim: int, shares: int | None = None, is_latent: bool = False
+    ) -> "Layer":
+        cache: Any = "own" if shares is None else shares
+        return cls("attention", num_kv_heads, head_dim, cache, is_latent=is_latent)
 
     @classmethod
     def recurrent(cls, states: Mapping[str, Sequence[int]], capsules: Mapping[str, int]) -> "Layer":
@@ -63,9 +68,18 @@ class Layer(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
         """Whether it has keys and values of its own."""
         return self.cache == "own"
 
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """What its cache holds of a token, by the names of the graph's inputs and outputs."""
+        return ("key",) if self.is_latent else ("key", "value")
+
     def can_share(self, before: Sequence["Layer"]) -> bool:
         """Whether the layer whose cache it reads, if any, is one of these, has one, and of the same sizes."""
         if self.shares is None:
             return True
         other = before[self.shares] if self.shares < len(before) else Layer.none()
-        return other.has_cache and (other.num_kv_heads, other.head_dim) == (self.num_kv_heads, self.head_dim)
+        return other.has_cache and other._sizes == self._sizes
+
+    @property
+    def _sizes(self) -> tuple[int, int, bool]:
+        return self.num_kv_heads, self.head_dim, self.is_latent

@@ -240,12 +240,9 @@ class Manifest:
     def kv_row_bytes(self) -> int:
         """Of a token in the KV cache: keys and values of all layers and heads."""
         value_bytes = {"float32": 4, "int8": 1}.get(self.kv_dtype, 2)
-        return (
-            2
-            * value_bytes
-            * sum(
-                layer.num_kv_heads * kv_row_size(self.kv_dtype, layer.head_dim) for layer in self.cached_layers.values()
-            )
+        return value_bytes * sum(
+            len(layer.kept) * layer.num_kv_heads * kv_row_size(self.kv_dtype, layer.head_dim)
+            for layer in self.cached_layers.values()
         )
 
     @property
@@ -255,7 +252,7 @@ class Manifest:
 
     def past_names(self) -> list[str]:
         """Names of the graph's KV inputs, key and value in turn of each layer with a cache of its own."""
-        return [f"past_{kind}.{layer}" for layer in self.cached_layers for kind in ("key", "value")]
+        return [f"past_{kind}.{number}" for number, layer in self.cached_layers.items() for kind in layer.kept]
 
     def present_names(self) -> list[str]:
         """Names of the graph's KV outputs, in the order of `past_names`."""

@@ -27,6 +27,10 @@ _LFM2 = _LFM2 | {"full_attn_idxs", "tie_embedding"}
 _QWEN3_5 = _RMS | {"attention_bias", "partial_rotary_factor", "layer_types", "full_attention_interval"}
 _QWEN3_5 = _QWEN3_5 | {"linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim"}
 _QWEN3_5 = _QWEN3_5 | {"linear_conv_kernel_dim"}
+_LATENT = (_RMS - {"head_dim", "num_key_value_heads"}) | {"attention_bias", "kv_lora_rank", "q_lora_rank"}
+_LATENT = _LATENT | {"qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"}
+_DEEPSEEK = _LATENT | {"n_routed_experts", "n_shared_experts", "num_experts_per_tok", "moe_intermediate_size"}
+_DEEPSEEK = _DEEPSEEK | {"n_group", "topk_group", "routed_scaling_factor", "first_k_dense_replace"}
 _TOWER = frozenset(
     {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_channels", "patch_size"}
     | {"hidden_act"}
@@ -109,6 +113,10 @@ READ: dict[str, frozenset[str]] = {  # by model_type: the keys that say what is 
     "lfm2_moe": _LFM2
     | _EXPERTS
     | {"moe_intermediate_size", "num_dense_layers", "use_expert_bias", "routed_scaling_factor", "norm_topk_prob"},
+    "deepseek_v2": _DEEPSEEK | {"mlp_bias", "topk_method"},
+    "deepseek_v3": _DEEPSEEK | {"norm_topk_prob", "rope_interleave"},
+    "glm4_moe_lite": _DEEPSEEK | {"norm_topk_prob", "rope_interleave", "mlp_layer_types"},
+    "minicpm3": _LATENT | {"mlp_bias", "scale_emb", "scale_depth", "dim_model_base"},
 }
 
 # Say nothing about what is computed: where the model comes from, how it is trained, sampled, stored or loaded.
@@ -130,12 +138,12 @@ HARMLESS = frozenset(
     | {"tf_legacy_loss", "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type"}
     | {"summary_use_proj", "summary_last_dropout", "use_bfloat16", "initializer_factor", "mup_initializer_range"}
     | {"init_method", "router_aux_loss_coef", "block_mlp_init_scale", "use_reentrant_checkpointing"}
-    | {"block_out_init_scale", "block_use_xavier_init", "conv_use_xavier_init"}
+    | {"block_out_init_scale", "block_use_xavier_init", "conv_use_xavier_init", "aux_loss_alpha", "seq_aux"}
     # how it is run
     | {"use_cache", "cache_implementation", "_attn_implementation", "_attn_implementation_autoset"}
     | {"attn_implementation", "_attn_implementation_internal", "_experts_implementation", "experts_implementation"}
     | {"_experts_implementation_internal", "output_attentions", "output_hidden_states", "return_dict"}
-    | {"output_router_logits"}
+    | {"output_router_logits", "ep_size"}
     | {"use_return_dict", "torchscript", "chunk_size_feed_forward", "keys_to_ignore_at_inference"}
     | {"use_flash_attn", "flash_attn", "attn_impl", "use_cache_quantization", "use_cache_kernel"}
     | {"_flash_attn_2_enabled", "use_flash_attention", "use_flash_attention_2", "_flash_attn", "use_sdpa", "_use_sdpa"}
@@ -200,6 +208,11 @@ _OWN_INERT["cohere"] = _OWN_INERT["cohere2"] = {
     "order_of_interleaved_layers": ("local_attn_first",),
 }
 _OWN_INERT["qwen3_5_moe_text"] = _OWN_INERT["qwen3_5_text"]
+_OWN_INERT["deepseek_v2"] = {"scoring_func": ("softmax",), "norm_topk_prob": (False,), "moe_layer_freq": (1,)}
+_OWN_INERT["deepseek_v3"] = _OWN_INERT["glm4_moe_lite"] = {
+    **{"scoring_func": ("sigmoid",), "topk_method": ("noaux_tc",), "moe_layer_freq": (1,)},
+    **dict.fromkeys(("num_nextn_predict_layers", "num_mtp_layers"), tuple(range(16))),
+}
 # By model type: keys that makers write beside others, which must say the same.
 _REPEATED: dict[str, dict[str, str]] = {
     "lfm2": {
@@ -211,6 +224,8 @@ _REPEATED: dict[str, dict[str, str]] = {
 _REPEATED["cohere"] = _REPEATED["cohere2"] = {"use_embedding_sharing": "tie_word_embeddings"}
 _REPEATED["hunyuan_v1_dense"] = {"attention_head_dim": "head_dim"}
 _REPEATED["lfm2_moe"] = _REPEATED["lfm2"]
+for _latent_type in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3"):
+    _REPEATED[_latent_type] = {"head_dim": "qk_rope_head_dim", "num_key_value_heads": "num_attention_heads"}
 _REPEATED["qwen2_5_vl_vision"] = {"spatial_patch_size": "patch_size"}
 
 
@@ -256,6 +271,8 @@ def _is_inert(config: Mapping[str, Any], key: str, value: object) -> bool:
         return "sliding_window" in config and value is bool(config["sliding_window"])
     if key in ("sliding_window", "max_window_layers"):
         return config.get("use_sliding_window") is False
+    if key == "qk_head_dim":
+        return value == sum(config.get(f"qk_{part}_head_dim") or 0 for part in ("nope", "rope"))
     if key in _REPEATED.get(str(config["model_type"]), {}):
         return config.get(_REPEATED[str(config["model_type"])][key]) == value
     values = _OWN_INERT.get(str(config["model_type"]), {}).get(key) or _INERT.get(key, ())

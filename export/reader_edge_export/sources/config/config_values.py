@@ -40,6 +40,10 @@ def _is_range(value: object) -> bool:
     return type(least) in (int, float) and type(most) in (int, float) and bool(0 <= least <= most)
 
 
+def _is_list_of_layers(value: object) -> bool:
+    return isinstance(value, list) and all(item in ("dense", "sparse") for item in value)
+
+
 _SIZE = (f"a whole number from 0 to {_MAX_WHOLE}", lambda value: type(value) is int and 0 <= value <= _MAX_WHOLE)
 _COUNT = (f"a whole number from 1 to {_MAX_WHOLE}", _is_count)
 _POSITIVE = ("a number above 0", _is_positive)
@@ -87,7 +91,18 @@ _KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
     **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size", "decoder_sparse_step"), _COUNT),
     **dict.fromkeys(("norm_topk_prob", "use_expert_bias"), _FLAG),
     **dict.fromkeys(("swiglu_alpha", "swiglu_limit", "routed_scaling_factor"), _POSITIVE),
-    "num_dense_layers": _SIZE,
+    **dict.fromkeys(("num_dense_layers", "first_k_dense_replace"), _SIZE),
+    **dict.fromkeys(("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "v_head_dim", "dim_model_base"), _COUNT),
+    "qk_rope_head_dim": ("an even whole number above 0", lambda value: _is_count(value) and value % 2 == 0),
+    "n_routed_experts": (
+        f"a whole number from 1 to {MAX_EXPERTS}",
+        lambda value: _is_count(value) and value <= MAX_EXPERTS,
+    ),
+    **dict.fromkeys(("n_shared_experts", "n_group", "topk_group"), _COUNT),
+    "topk_method": ('"greedy" or "group_limited_greedy"', lambda value: value in ("greedy", "group_limited_greedy")),
+    "rope_interleave": _FLAG,
+    "mlp_layer_types": ('a list of "dense" and "sparse"', _is_list_of_layers),
+    **dict.fromkeys(("scale_emb", "scale_depth"), _POSITIVE),
     "mlp_only_layers": _INDICES,
     **dict.fromkeys(("mamba_conv_bias", "mamba_proj_bias"), _FLAG),
     "mamba_d_head": ('a whole number above 0, or "auto"', lambda value: value == "auto" or _is_count(value)),
@@ -128,6 +143,10 @@ _OWN_NULLABLE: dict[str, frozenset[str]] = {  # by model type
     # Others have a number of their own.
     **dict.fromkeys(("llama", "mistral", "ministral3", "arcee", "hunyuan_v1_dense"), frozenset({"head_dim"})),
     "gemma4_text": frozenset({"num_experts", "top_k_experts", "moe_intermediate_size"}),  # of those without experts
+    "deepseek_v2": frozenset({"q_lora_rank", "n_group", "topk_group"}),
+    "deepseek_v3": frozenset({"q_lora_rank"}),
+    "glm4_moe_lite": frozenset({"q_lora_rank", "mlp_layer_types"}),
+    "minicpm3": frozenset({"q_lora_rank", "v_head_dim", "scale_depth", "dim_model_base"}),
 }
 
 

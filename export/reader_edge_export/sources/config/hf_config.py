@@ -45,6 +45,8 @@ def hf_config(config: Mapping[str, Any]) -> dict[str, Any]:
     if model_type.startswith("gemma"):
         _set_gemma_activation(args, model_type)
     _set_experts(args, model_type)
+    if "kv_lora_rank" in READ[model_type]:
+        _set_latent(args, model_type)
     if "layer_types" in READ[model_type]:
         set_layer_types(args, model_type)
     _replace_nulls(args)
@@ -58,7 +60,7 @@ def _replace_nulls(args: dict[str, Any]) -> None:
     for key, value in meant.items():
         if args.get(key, 0) is None and value is not None:
             args[key] = value
-    absent = ["head_dim", "time_step_limit"]  # of heads: hidden size over heads
+    absent = ["head_dim", "time_step_limit", "mlp_layer_types"]  # of heads: hidden size over heads
     absent += [] if args.get("use_sliding_window") else ["max_window_layers"]
     for key in absent:
         if args.get(key, 0) is None:
@@ -88,7 +90,8 @@ def _rotary(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _head_size(config: Mapping[str, Any]) -> int:
     """0 where config.json leaves it to the class."""
-    return int(config.get("head_dim") or config.get("hidden_size", 0) // config.get("num_attention_heads", 1))
+    given = config.get("qk_rope_head_dim") or config.get("head_dim")
+    return int(given or config.get("hidden_size", 0) // config.get("num_attention_heads", 1))
 
 
 def _check_share(config: Mapping[str, Any], rope: Mapping[str, Any]) -> None:
@@ -151,6 +154,48 @@ def _set_gemma4_experts(args: dict[str, Any]) -> None:
         raise ExportError(f"config.json sets enable_moe_block, but not {' and '.join(absent)}: fetch it again.")
     _check_num_chosen(sizes["top_k_experts"], sizes["num_experts"])
     args |= sizes
+
+
+def _set_latent(args: dict[str, Any], model_type: str) -> None:
+    """Of attention to latents: as many heads of keys as of queries, and layers whose first ones have no experts."""
+    if args.get("num_attention_heads") is not None:
+        args["num_key_value_heads"] = args["num_attention_heads"]
+    if "n_routed_experts" not in READ[model_type]:
+        return
+    num_experts, num_chosen = args.get("n_routed_experts"), args.get("num_experts_per_tok")
+    if num_experts is None or num_chosen is None:
+        raise ExportError("config.json gives no n_routed_experts, or no num_experts_per_tok: fetch the model again.")
+    _check_num_chosen(num_chosen, num_experts)
+    _check_groups(args, num_experts, num_chosen)
+    if model_type == "glm4_moe_lite":
+        _set_mlp_layers(args)
+
+
+def _check_groups(args: Mapping[str, Any], num_experts: int, num_chosen: int) -> None:
+    """Experts are chosen of the best groups, which are known by two of each."""
+    num_groups, num_kept = args.get("n_group") or 1, args.get("topk_group") or 1
+    size = num_experts // num_groups
+    if num_groups * size != num_experts or size < min(2, num_experts) or not num_chosen <= num_kept * size <= num_experts:
+        raise ExportError(
+            f"config.json gives {num_groups} groups of {num_experts} experts, of which {num_kept} hold the {num_chosen} "
+            "of a token: correct n_group or topk_group."
+        )
+
+
+def _set_mlp_layers(args: dict[str, Any]) -> None:
+    """How many layers have no experts, as makers say it."""
+    num_dense, num_layers = args.pop("first_k_dense_replace", None), args.get("num_hidden_layers")
+    kinds = args.get("mlp_layer_types")
+    if kinds is not None and num_layers is not None and len(kinds) != num_layers:
+        raise ExportError(f"config.json has {len(kinds)} mlp_layer_types for {num_layers} layers: correct it.")
+    if num_dense is None or num_layers is None:
+        return
+    counted = ["dense" if layer < num_dense else "sparse" for layer in range(num_layers)]
+    if (kinds or counted) != counted:
+        raise ExportError(
+            f"config.json gives first_k_dense_replace as {num_dense}, and other mlp_layer_types: remove one of them."
+        )
+    args["mlp_layer_types"] = counted
 
 
 def _check_num_chosen(num_chosen: int, num_experts: int) -> None:

@@ -78,7 +78,7 @@ def _check_tensors(session: ort.InferenceSession, manifest: Manifest) -> None:
         outputs = {name: shape for name, shape in outputs.items() if not name.startswith("layer_state.")}
     _check_names("outputs", set(outputs), {*promised, *manifest.present_names(), *made})
     for number, layer in manifest.cached_layers.items():
-        for name in (f"past_key.{number}", f"past_value.{number}"):
+        for name in (f"past_{kind}.{number}" for kind in layer.kept):
             row_size = kv_row_size(manifest.kv_dtype, layer.head_dim)
             _check_shape(name, inputs[name], 4, {1: layer.num_kv_heads, 3: row_size})
             _check_type(name, types[name], manifest.kv_dtype)

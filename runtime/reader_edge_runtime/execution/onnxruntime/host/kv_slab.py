@@ -80,7 +80,7 @@ def kv_groups(manifest: KvLayout) -> list[KvGroup]:
     names: dict[tuple[int, int], list[str]] = {}
     for number, layer in manifest.cached_layers.items():
         sizes = layer.num_kv_heads, kv_row_size(manifest.kv_dtype, layer.head_dim)
-        names.setdefault(sizes, []).extend([f"past_key.{number}", f"past_value.{number}"])
+        names.setdefault(sizes, []).extend(f"past_{kind}.{number}" for kind in layer.kept)
     return [KvGroup(each, *sizes, manifest.kv_dtype) for sizes, each in names.items()]
 
 
