@@ -45,7 +45,7 @@ def cases() -> dict[str, tuple[str, dict[str, Any]]]:
             rope = {"rope_parameters": {"full_attention": linear, "sliding_attention": {"rope_theta": 3000.0}}}
         if model_type == "ministral3":
             rope["rope_parameters"] |= {**config["rope_parameters"], **_THETA, "max_position_embeddings": MAX_CONTEXT}
-        if model_type == "gpt_oss":
+        if model_type in ("gpt_oss", "deepseek_v2"):
             rope["rope_parameters"] |= {**config["rope_parameters"], **_THETA}
         if model_type == "olmo3":
             yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "rope_theta": 300000.0}
@@ -82,6 +82,10 @@ def cases() -> dict[str, tuple[str, dict[str, Any]]]:
     found["gemma4_text-plain"] = ("gemma4_text", TINY_CONFIGS["gemma4_text"] | plain)
     sizes = {**VARIANTS["gemma4_text-experts"][1], "rope_parameters": plain["rope_parameters"]}
     found["gemma4_text-experts"] = ("gemma4_text", sizes)
+    long = {"rope_parameters": {**_LONG, **_THETA, "original_max_position_embeddings": 64}, "q_lora_rank": None}
+    found["minicpm3-longrope"] = ("minicpm3", TINY_CONFIGS["minicpm3"] | long)
+    halves: dict[str, Any] = {"rope_interleave": False, "norm_topk_prob": True, **positions}
+    found["deepseek_v3-halves"] = ("deepseek_v3", TINY_CONFIGS["deepseek_v3"] | halves)
     found["qwen3-biases"] = ("qwen3", TINY_CONFIGS["qwen3"] | {"attention_bias": True, "tie_word_embeddings": False})
     return found
 

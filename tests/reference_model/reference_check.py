@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 from transformers import CONFIG_MAPPING, PreTrainedModel
 
+from reader_edge_export.sources.architectures import LATENT
 from reader_edge_export.sources.layered_model import LayeredModel
 from reader_edge_export.sources.source_model import SourceModel, vocab_size_of
 from reader_edge_export.trace.tracing import RecurrentLayer, TracedLayer
 from tests.reference_model.gemma4 import Gemma4Model
+from tests.reference_model.latent import LatentModel
 from tests.reference_model.reference_model import ReferenceModel
 
 _NUM_TOKENS, _LONGEST = 32, 80
@@ -25,7 +27,8 @@ _ACTIVATIONS = ("act_fn", "activation_fn", "act")
 
 def reference_model(config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> ReferenceModel:
     """The reference model of a config.json, with weights by the names of the module, tied ones by their first."""
-    model_class = {"gemma4_text": Gemma4Model}.get(config["model_type"], ReferenceModel)
+    model_classes = {"gemma4_text": Gemma4Model, **dict.fromkeys(LATENT, LatentModel)}
+    model_class = model_classes.get(config["model_type"], ReferenceModel)
     config_class = CONFIG_MAPPING[config["model_type"]]
     defaults = {each.name: each.default for each in fields(config_class) if each.default is not MISSING}
     rope = getattr(config_class(), "rope_parameters", {}) or {}
@@ -69,6 +72,7 @@ def check_layers(layers: Sequence[TracedLayer], config: Mapping[str, Any], max_c
             head_dim=reference.head_dim_of(index),
             sliding_window=window if window is not None and window < max_context else None,
             shares=reference.shares(index),
+            is_latent=reference.keeps_latent(index),
         )
         numbers = reference.scale(index), reference.softcap
         is_scaled = np.allclose((layer.scale, layer.softcap), numbers, rtol=1e-6)
@@ -85,7 +89,8 @@ def _check_numbers(model: PreTrainedModel, reference: ReferenceModel) -> None:
     for name, module in model.named_modules():
         for attribute in _EPSILONS:
             epsilon = getattr(module, attribute, None)
-            assert epsilon is None or np.isclose(epsilon, reference.epsilon, rtol=1e-6), f"epsilon of {name}"
+            wanted = reference.epsilon_of(name)
+            assert epsilon is None or np.isclose(epsilon, wanted, rtol=1e-6), f"epsilon of {name}"
         for attribute in _ACTIVATIONS:
             activation = getattr(module, attribute, None)
             is_same = activation is None or torch.allclose(activation(values), expected, atol=1e-5)

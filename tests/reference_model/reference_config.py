@@ -42,6 +42,10 @@ class ReferenceConfig:
         }
         return float(self._value(names.get(self._type, "rms_norm_eps")))
 
+    def epsilon_of(self, name: str) -> float:
+        """That of a norm, by its name."""
+        return self.epsilon
+
     def layer_type(self, layer: int) -> str:
         """Whether a layer sees a window."""
         return _WHOLE if self.window(layer) is None else _WINDOWED
@@ -62,6 +66,10 @@ class ReferenceConfig:
     def head_dim_of(self, layer: int) -> int:
         """The size of a layer's heads."""
         return self.head_dim
+
+    def keeps_latent(self, layer: int) -> bool:
+        """Whether its values are its keys."""
+        return False
 
     def shares(self, layer: int) -> int | None:
         """The layer whose keys and values a layer attends to in place of its own."""

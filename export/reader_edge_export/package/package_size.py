@@ -25,6 +25,7 @@ from reader_edge_runtime.package.manifest import PRECISIONS, WEIGHTS_NAME, Preci
 _FIRST = {
     **dict.fromkeys(("k_proj", "v_proj"), "q_proj"),
     **dict.fromkeys(("in_proj_z", "in_proj_b", "in_proj_a"), "in_proj_qkv"),
+    "kv_a_proj_with_mqa": "q_proj",
     "up_proj": "gate_proj",
     "w3": "w1",
 }
@@ -91,15 +92,18 @@ def _quantized(
 ) -> tuple[int, int]:
     """Bytes of the weights and of what calibration keeps. numbers: of each parameter."""
     products = matrix_sizes(model)
+    heads = {each.name: (each.keys.shape, each.values.shape) for each in model.latent_heads}
     both = [matrices for each in model.experts.values() for matrices in (each.up, each.down)]
     experts = {matrices.name: matrices.shape for matrices in both}
     types = {name: model.weights.block_type(name) if stored.keeps_blocks else None for name in numbers}
     widths = {name: model.skeleton.get_parameter(name).shape[1] for name in model.table_names}
     # What spreads: for int8, for int4, and for experts.
-    weights = 4 * MAX_BLOCK**2 * (1 + stored.is_four_bit + bool(experts))
+    weights = 4 * MAX_BLOCK**2 * (1 + stored.is_four_bit + bool(experts or heads))
     for name, num_numbers in numbers.items():
         block_type = types[name]
-        if name in experts and block_type is None:
+        if name in heads:
+            weights += sum(count * _rounded(width, size, is_int4=False) for count, size, width in heads[name])
+        elif name in experts and block_type is None:
             num_experts, num_outputs, num_inputs = experts[name]
             weights += num_experts * _rounded(num_inputs, num_outputs, is_int4=stored.is_four_bit)
         elif name not in products and name not in experts and name not in widths:

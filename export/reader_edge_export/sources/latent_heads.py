@@ -19,20 +19,22 @@ from reader_edge_runtime.arrays import Float32Array
 class LatentHeads:
     """Of a module of transformers with such attention. Matrices of heads are read one at a time, as experts' are.
 
-    keys: (H, R, D), by which a query without positions becomes one of the latent. values: (H, V, R), by which a latent
-    becomes a head's values. rank: R.
+    name: of the parameter that holds them. keys: (H, R, D), by which a query without positions becomes one of the
+    latent. values: (H, V, R), by which a latent becomes a head's values. rank: R.
     """
 
     def __init__(self, name: str, module: Any, weights: Weights) -> None:
         """name: of the module."""
+        self.name = f"{name}.kv_b_proj.weight"
         num_heads, self.rank = module.num_heads, module.kv_lora_rank
         self.num_positioned = module.qk_rope_head_dim
         cut = module.qk_nope_head_dim
-        heads = _HeadRows(weights, f"{name}.kv_b_proj.weight", cut, module.v_head_dim)
+        heads = _HeadRows(weights, self.name, cut, module.v_head_dim)
         self.keys = ExpertMatrices(heads.keys_name, (num_heads, self.rank, cut), True, heads, is_sensitive=True)
         shape = num_heads, module.v_head_dim, self.rank
         self.values = ExpertMatrices(heads.values_name, shape, False, heads, is_sensitive=True)
         module.latent_heads = self
+        module.kv_b_proj = _HeadProduct(module.kv_b_proj.weight)
 
 
 def latent_modules(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
@@ -40,9 +42,20 @@ def latent_modules(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Modul
     return ((name, each) for name, each in model.named_modules() if hasattr(each, "kv_b_proj"))
 
 
+class _HeadProduct(torch.nn.Module):
+    """What the source multiplies latents by, and no package: it is no Linear, whose rows are counted."""
+
+    def __init__(self, weight: torch.nn.Parameter) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(rows, self.weight)
+
+
 @dataclass(frozen=True, slots=True)
 class _HeadRows(Weights):
-    """weights: of a source. name: of a matrix whose rows are, head by head, num_keys of keys and num_values of values."""
+    """weights: of a source. name: of a matrix whose rows are num_keys of keys and num_values of values of each head."""
 
     weights: Weights
     name: str

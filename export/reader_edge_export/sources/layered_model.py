@@ -24,14 +24,15 @@ Layer = torch.nn.Module
 LayerCall = Callable[[int, torch.Tensor, dict[str, Any]], torch.Tensor]
 
 
-def best(scores: Tensor, k: int, dim: int = -1, sorted: bool = True) -> tuple[Tensor, Tensor]:
-    """scores (..., X) -> the best of each row and their places (..., k), the first of those that tie for the last place.
+def best(scores: Tensor, k: int, dim: int = -1) -> tuple[Tensor, Tensor]:
+    """scores (..., X) -> the best of each row and their places (..., k), the first of those that tie for the last.
 
-    dim: of the scores, the last. sorted: they always are.
+    dim: of the scores, the last.
     """
     assert dim in (-1, scores.ndim - 1)
     last = scores.topk(k).values[..., -1:]
-    is_alike = (scores - last).abs() <= _ROUNDING * scores.abs().amax(-1, keepdim=True)
+    magnitudes = scores.abs().where(scores.isfinite(), 0)  # of experts in groups that are left out they are not
+    is_alike = (scores - last).abs() <= _ROUNDING * magnitudes.amax(-1, keepdim=True)
     places = torch.where(is_alike, last, scores).sort(dim=-1, descending=True, stable=True).indices[..., :k]
     return scores.gather(-1, places), places
 
@@ -49,7 +50,11 @@ class SteadyTopk(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        return (best if function in (torch.topk, Tensor.topk) else function)(*args, **kwargs or {})
+        named = dict(kwargs or {})
+        if function not in (torch.topk, Tensor.topk):
+            return function(*args, **named)
+        named.pop("sorted", None)  # they always are
+        return best(*args, **named)
 
 
 @dataclass(slots=True)

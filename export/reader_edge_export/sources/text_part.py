@@ -1,5 +1,6 @@
 """The text model in a folder of a vision-language model: its config, and which tensors are its own."""
 
+import re
 import reprlib
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -71,7 +72,9 @@ _IMAGE_MODULES = (  # and those of sounds
     *("embed_vision", "audio_tower", "embed_audio", "vision_model", "connector"),
 )
 _LATER_MODULE = "mtp"  # layers that guess later tokens, which answers do not need
-_WITH_LATER_TOKENS = ("qwen3_5_text", "qwen3_5_moe_text")  # model types whose folders may have them
+_AS_LAYERS = ("deepseek_v3", "glm4_moe_lite")  # model types that have them behind the others, as more of these
+_WITH_LATER_TOKENS = ("qwen3_5_text", "qwen3_5_moe_text", *_AS_LAYERS)  # model types whose folders may have them
+_LAYER = re.compile(r"model\.layers\.([0-9]{1,4})\.")
 
 
 def text_config_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -124,14 +127,14 @@ def _of_texts(config: Mapping[str, Any], text_type: str) -> dict[str, Any]:
     return changed | {"model_type": _SAME[text_type]}
 
 
-def text_tensors(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+def text_tensors(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
     """The tensors of a folder by the names that the text model has for them, without those that it does not need.
 
     Others keep their names, and have no place in the text model. Raises ExportError for two of one name.
     """
     found: dict[str, StoredTensor] = {}
     for name, tensor in tensors.items():
-        if _other_module(name) is None:
+        if _other_module(config, name) is None:
             own = own_name(name)
             if own in found:
                 raise ExportError(
@@ -141,18 +144,21 @@ def text_tensors(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]
     return found
 
 
-def other_modules(names: Iterable[str]) -> tuple[str, ...]:
+def other_modules(config: Mapping[str, Any], names: Iterable[str]) -> tuple[str, ...]:
     """The modules that tensors belong to and the text model does not need, by name: for images, for later tokens."""
-    modules = {_other_module(name) for name in names}
+    modules = {_other_module(config, name) for name in names}
     return tuple(sorted(module for module in modules if module is not None))
 
 
 def has_other_modules(config: Mapping[str, Any], names: Iterable[str]) -> bool:
     """Whether tensors of a model of texts, whose config this is, are for later tokens too."""
-    return config.get("model_type") in _WITH_LATER_TOKENS and _LATER_MODULE in other_modules(names)
+    return config.get("model_type") in _WITH_LATER_TOKENS and _LATER_MODULE in other_modules(config, names)
 
 
-def _other_module(name: str) -> str | None:
+def _other_module(config: Mapping[str, Any], name: str) -> str | None:
+    num_layers, layer = config.get("num_hidden_layers"), _LAYER.match(name)
+    if layer is not None and config.get("model_type") in _AS_LAYERS and isinstance(num_layers, int):
+        return _LATER_MODULE if int(layer[1]) >= num_layers else None
     module = name.removeprefix("model.").partition(".")[0]
     return module if module in (*_IMAGE_MODULES, _LATER_MODULE) else None
 

@@ -1,4 +1,4 @@
-"""Has attention whose keys and values come from a latent traced over the latent itself, as one KV head of all queries."""
+"""Has attention whose keys and values come from a latent traced over the latent itself: one KV head of all queries."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

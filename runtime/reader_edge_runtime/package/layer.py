@@ -44,9 +44,7 @@ class Layer(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
             raise ValueError(f"a state has {_MAX_NUMBERS} numbers at most")
 
     @classmethod
-    def attention(
-        cls, num_kv_heads: int, head_dim: int, shares: int | None = None, is_latent: bool = False
-    ) -> "Layer":
+    def attention(cls, num_kv_heads: int, head_dim: int, shares: int | None = None, is_latent: bool = False) -> "Layer":
         cache: Any = "own" if shares is None else shares
         return cls("attention", num_kv_heads, head_dim, cache, is_latent=is_latent)
 

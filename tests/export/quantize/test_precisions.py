@@ -17,7 +17,7 @@ from reader_edge_export.quantize.compensation import BLOCK
 from reader_edge_export.quantize.hadamard import HadamardRotation
 from reader_edge_export.quantize.int4 import quantize_blocks
 from reader_edge_export.quantize.int8 import quantize_columns
-from reader_edge_export.sources.architectures import MIXTURES, RECURRENT, SUPPORTED, UNEVEN
+from reader_edge_export.sources.architectures import LATENT, MIXTURES, RECURRENT, SUPPORTED, UNEVEN
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.errors import ExportError
@@ -224,7 +224,7 @@ SMALL = {"Neg", "Pow", "ReduceMean", "Sqrt"}
 HOST_INPUTS = {"Reshape": (1,), "Slice": (1, 2, 3, 4), "Split": (1,), "TopK": (1,), "Unsqueeze": (1,)}
 HOST_INPUTS |= {"Expand": (1,), "ReduceLogSumExp": (1,), "Squeeze": (1,)}
 
-FOR_CPUS = (*RECURRENT, *MIXTURES, *UNEVEN)
+FOR_CPUS = (*RECURRENT, *MIXTURES, *UNEVEN, *LATENT)
 ATTENDING = [each for each in SUPPORTED if each not in FOR_CPUS]
 NORMED_AFTER = {"olmo2", "olmo3", "exaone4"}  # norms of what layers add, small as it is, and its rounding with it
 GELU = {"gpt2", "phi"}  # their activation has a power of its own

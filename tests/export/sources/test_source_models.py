@@ -41,7 +41,7 @@ def test_the_best_are_those_of_topk() -> None:
 
 
 def test_the_first_of_those_that_tie_are_chosen() -> None:
-    scores = torch.tensor([[0.0, 1, 3, 1, 1 + 1e-7, 0], [0.0] * 6, [2, 2 - 1e-5, 2, 2 + 1e-7, 2, -3]])
+    scores = torch.tensor([[0.0, 1, 3, 1, 1 + 1e-7, 0], [0.0] * 6, [2, 2 - 1e-5, 2, 2 + 1e-7, 2, -torch.inf]])
     assert best(scores, 3)[1].tolist() == [[2, 1, 3], [0, 1, 2], [0, 2, 3]]
 
 

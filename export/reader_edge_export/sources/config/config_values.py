@@ -88,16 +88,13 @@ _KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
     "mamba_expand": _COUNT,
     "mamba_chunk_size": _CHUNK,
     **dict.fromkeys(("num_local_experts", "num_experts", "num_experts_per_tok"), _EXPERTS_COUNT),
+    "n_routed_experts": _EXPERTS_COUNT,
     **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size", "decoder_sparse_step"), _COUNT),
     **dict.fromkeys(("norm_topk_prob", "use_expert_bias"), _FLAG),
     **dict.fromkeys(("swiglu_alpha", "swiglu_limit", "routed_scaling_factor"), _POSITIVE),
     **dict.fromkeys(("num_dense_layers", "first_k_dense_replace"), _SIZE),
     **dict.fromkeys(("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "v_head_dim", "dim_model_base"), _COUNT),
-    "qk_rope_head_dim": ("an even whole number above 0", lambda value: _is_count(value) and value % 2 == 0),
-    "n_routed_experts": (
-        f"a whole number from 1 to {MAX_EXPERTS}",
-        lambda value: _is_count(value) and value <= MAX_EXPERTS,
-    ),
+    "qk_rope_head_dim": ("an even number above 0", lambda value: type(value) is int and value > 0 and value % 2 == 0),
     **dict.fromkeys(("n_shared_experts", "n_group", "topk_group"), _COUNT),
     "topk_method": ('"greedy" or "group_limited_greedy"', lambda value: value in ("greedy", "group_limited_greedy")),
     "rope_interleave": _FLAG,
@@ -143,7 +140,7 @@ _OWN_NULLABLE: dict[str, frozenset[str]] = {  # by model type
     # Others have a number of their own.
     **dict.fromkeys(("llama", "mistral", "ministral3", "arcee", "hunyuan_v1_dense"), frozenset({"head_dim"})),
     "gemma4_text": frozenset({"num_experts", "top_k_experts", "moe_intermediate_size"}),  # of those without experts
-    "deepseek_v2": frozenset({"q_lora_rank", "n_group", "topk_group"}),
+    "deepseek_v2": frozenset({"q_lora_rank", "n_group", "topk_group", "num_experts_per_tok"}),
     "deepseek_v3": frozenset({"q_lora_rank"}),
     "glm4_moe_lite": frozenset({"q_lora_rank", "mlp_layer_types"}),
     "minicpm3": frozenset({"q_lora_rank", "v_head_dim", "scale_depth", "dim_model_base"}),

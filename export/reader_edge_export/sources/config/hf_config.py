@@ -175,10 +175,11 @@ def _check_groups(args: Mapping[str, Any], num_experts: int, num_chosen: int) ->
     """Experts are chosen of the best groups, which are known by two of each."""
     num_groups, num_kept = args.get("n_group") or 1, args.get("topk_group") or 1
     size = num_experts // num_groups
-    if num_groups * size != num_experts or size < min(2, num_experts) or not num_chosen <= num_kept * size <= num_experts:
+    is_even = num_groups * size == num_experts and size >= min(2, num_experts)
+    if not is_even or not num_chosen <= num_kept * size <= num_experts:
         raise ExportError(
-            f"config.json gives {num_groups} groups of {num_experts} experts, of which {num_kept} hold the {num_chosen} "
-            "of a token: correct n_group or topk_group."
+            f"config.json gives {num_groups} groups of {num_experts} experts, of which {num_kept} hold the "
+            f"{num_chosen} of a token: correct n_group or topk_group."
         )
 
 

@@ -77,7 +77,7 @@ def open_folder(
 
     Raises ExportError where its weights do not fit its config or are left over, and where memory is short.
     """
-    tensors = text_tensors(stored_tensors(folder)) if is_part else stored_tensors(folder)
+    tensors = text_tensors(config, stored_tensors(folder)) if is_part else stored_tensors(folder)
     if quantization is not None:
         tensors = packed_tensors(folder, tensors, quantization)
     args = hf_config(config)

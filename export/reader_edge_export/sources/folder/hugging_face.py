@@ -155,7 +155,7 @@ def _checked(name: str, folder: Path, max_context: int | None) -> HuggingFaceSou
     else:
         types = (*quantization.weight_types, *types)
     is_part = text is not None or has_other_modules(config, tensors)
-    context, modules = max_context_of(config, max_context), other_modules(tensors) if is_part else ()
+    context, modules = max_context_of(config, max_context), other_modules(config, tensors) if is_part else ()
     return HuggingFaceSource(name, config, context, types, folder, quantization, is_part, modules)
 
 

@@ -338,7 +338,11 @@ def test_exaones_pattern_is_letters_or_a_number(pattern: str | int) -> None:
 
 @pytest.mark.parametrize("model_type", SUPPORTED)
 def test_transformers_5_supposes_the_same_for_keys_that_are_absent(model_type: str) -> None:
-    given = {"layer_types": ["conv"] * 32} if model_type == "lfm2_moe" else {}  # which may not be absent
+    needed: dict[str, dict[str, Any]] = {  # what may not be absent
+        "lfm2_moe": {"layer_types": ["conv"] * 32},
+        "deepseek_v2": {"num_experts_per_tok": 6},
+    }
+    given = needed.get(model_type, {})
     theirs = built_config(hf_config(DEFAULTS[model_type] | given), model_type)
     ours = built_config({"model_type": model_type} | given, model_type)
     theirs.allow_global_per_layer_attribute_access = ours.allow_global_per_layer_attribute_access = True
