@@ -8,7 +8,7 @@ namespace reader_edge {
 
 constexpr std::int64_t kVectorBytes = 64;
 constexpr std::int64_t kMostQueryRows = 64;  // that share each read of keys and values
-constexpr std::int64_t kMostHeadSize = 512;  // that a tile of keys has room for
+constexpr std::int64_t kMostHeadSize = 576;  // that a tile of keys has room for: a latent of DeepSeek
 
 // Keys or values of one KV head: rows (S, D + 2) of bytes, as CacheRows writes them.
 struct CacheHead {

@@ -101,7 +101,7 @@ def test_layers_for_later_tokens_behind_the_others_are_left_out(tiny_model: Tiny
     text = tiny_model("glm4_moe_lite")
     folder = Path(shutil.copytree(text, tmp_path / "later"))
     weights = load_file(folder / "model.safetensors")
-    later = {name.replace(".1.", ".2.", 1): each for name, each in weights.items() if ".layers.1." in name}
+    later = {name.replace(".1.", ".2.", 1): each.clone() for name, each in weights.items() if ".layers.1." in name}
     save_file(weights | later | {"model.layers.2.eh_proj.weight": torch.ones(64, 128)}, folder / "model.safetensors")
     assert find_source(folder, None).left_out == ("mtp",)
     assert torch.equal(logits(folder), logits(text))

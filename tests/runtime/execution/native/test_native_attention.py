@@ -32,7 +32,9 @@ pytestmark = [needs_kernels, pytest.mark.usefixtures("instructions")]
 
 @pytest.mark.parametrize("kind", FORMS, ids=str)
 @pytest.mark.parametrize("past", [0, 40, 600])  # of the last, kernels of some sets use tiles
-@pytest.mark.parametrize(("head_size", "group_size"), [(256, 1), (136, 1), (256, 2), (64, 1), (64, 7), (80, 3), (8, 2)])
+@pytest.mark.parametrize(  # the first is a latent of DeepSeek
+    ("head_size", "group_size"), [(576, 20), (256, 1), (136, 1), (256, 2), (64, 1), (64, 7), (80, 3), (8, 2)]
+)
 def test_attention_keeps_the_bits(head_size: int, group_size: int, past: int, kind: Attention, tmp_path: Path) -> None:
     num_kv_heads = 2
     attention = _attention(tmp_path, head_size, num_kv_heads, group_size, kind)
