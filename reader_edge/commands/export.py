@@ -33,8 +33,9 @@ class ExportArguments:
     engine: What the package is for besides ONNX Runtime: 'iree' adds MLIR and compiled modules, in fp32 with attention
       'portable-exact'.
     target: What IREE's modules are for: a kind of processor. Default: this machine's processor.
-    speculator: Include a trained speculator: a folder of EAGLE-3 or MTP, or 'auto' for the layers for later tokens
-      (mtp.*) of MODEL itself, as Qwen3.5 has them. Refused for devices, portable graphs and IREE.
+    speculator: Include a trained speculator: a folder of DFlash, DSpark, EAGLE-3 or MTP, or 'auto' for the one that is
+      published for MODEL, where it was fetched, else the layers for later tokens (mtp.*) of MODEL itself, as Qwen3.5
+      has them. Refused for devices, portable graphs and IREE.
     --no-images has_images: Leave out what sees images, of a model of images and texts.
     mmproj: Take what sees images for the model of a GGUF file from this one. Default: the one mmproj*.gguf beside it.
     image_precision: Of what sees images. Default: as the text model's, and 'int8' beside 'int4'.
@@ -72,6 +73,7 @@ def export(model: str, out: Path, wanted: ExportArguments) -> None:
     """
     from reader_edge.models.exported import show_path
     from reader_edge.models.model_source import find_source
+    from reader_edge.models.speculators import own_or_published
     from reader_edge.terminal.console import pairs_table, phase_pairs, print_table, work_progress
     from reader_edge.terminal.export_report import (
         adapter_pairs,
@@ -84,7 +86,7 @@ def export(model: str, out: Path, wanted: ExportArguments) -> None:
         sampling_pairs,
     )
     from reader_edge.terminal.formatting import readable_size
-    from reader_edge_export.options import ExportOptions, default_attention
+    from reader_edge_export.options import AUTO, ExportOptions, default_attention
     from reader_edge_export.package.package_folder import check_target
     from reader_edge_export.pipeline import export_model
 
@@ -93,6 +95,8 @@ def export(model: str, out: Path, wanted: ExportArguments) -> None:
     check_target(out.absolute(), wanted.force)  # before a download
     source = find_source(model)
     show_path(source)
+    if options.speculator == AUTO:
+        options = replace(options, speculator=own_or_published(source))
     with work_progress(f"Exporting {model}") as work:
         report = export_model(
             source.path,

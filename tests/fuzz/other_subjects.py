@@ -39,7 +39,13 @@ from reader_edge_runtime.drafting.sources.successor_store import LEARNED, Succes
 from reader_edge_runtime.errors import FrameError, ReaderEdgeError
 from reader_edge_runtime.package.manifest import SUCCESSORS_NAME, file_entry
 from reader_edge_runtime.package.model_package import ModelPackage
-from tests.export.speculators.speculator_folders import write_eagle3, write_mlp, write_mtp, write_plain_eagle3
+from tests.export.speculators.speculator_folders import (
+    write_block,
+    write_eagle3,
+    write_mlp,
+    write_mtp,
+    write_plain_eagle3,
+)
 from tests.fake_target import make_manifest
 from tests.fuzz.mutation import Subject, mutated, mutated_json
 from tests.runtime.drafting.integrity import check_successors
@@ -176,7 +182,7 @@ DRAFTING_SUBJECTS = {
         lambda folder: [build(folder / "sample", DOCUMENTS).path.read_bytes()], _spoil_datastore, _read_datastore
     ),
 }
-_KINDS = ("eagle3", "plain", "mtp", "mlp")
+_KINDS = ("eagle3", "plain", "mtp", "mlp", "dflash2")
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
 
 
@@ -193,6 +199,7 @@ def _write(folder: Path) -> None:
         write_plain_eagle3(folder / "plain")
         write_mtp(folder / "mtp", "qwen3_5_text")
         write_mlp(folder / "mlp")
+        write_block(folder / "dflash2", conv_kernel_size=2, conv_group_size=16, selector_rank=8, selector_top_k=4)
 
 
 def _read_network(name: str, path: Path) -> None:

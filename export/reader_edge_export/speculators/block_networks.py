@@ -1,11 +1,14 @@
-"""The network that drafts a block of tokens in one pass: DFlash (arXiv 2602.06036)."""
+"""The networks that draft a block of tokens in one pass: DFlash (arXiv 2602.06036), DFlash2, DSpark (2607.05147)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from transformers import PretrainedConfig
 
+from reader_edge_export.speculators.block_heads import CandidateSelector, ConfidenceHead, MarkovHead
 from reader_edge_export.speculators.speculator_module import Attend, SpeculatorModule, StepOutput, layer_classes
 
 
@@ -21,6 +24,10 @@ class BlockConfig:
     it sees, its own row included; 0 for all.
     drafts_from_anchor: row j guesses the token after its own, else the token in its own place.
     embedding_scale, logit_scale: what embeddings and logits are multiplied by. softcap: of logits, 0 for none.
+    num_taps, group_size: of DFlash2's convolutions, 0 taps for none: rows that each reads, and numbers of a row that
+    share what is added to a kernel. selector_rank, markov_rank: r of what scores a token behind another one, DFlash2's
+    and DSpark's, 0 for none. has_confidence: whether DSpark's head tells how likely a row's token is accepted, and
+    confidence_reads_token whether by the token before it too.
     """
 
     layer: PretrainedConfig
@@ -35,6 +42,12 @@ class BlockConfig:
     embedding_scale: float = 1.0
     logit_scale: float = 1.0
     softcap: float = 0.0
+    num_taps: int = 0
+    group_size: int = 16
+    selector_rank: int = 0
+    markov_rank: int = 0
+    has_confidence: bool = False
+    confidence_reads_token: bool = False
 
 
 class BlockModule(SpeculatorModule):
@@ -43,6 +56,8 @@ class BlockModule(SpeculatorModule):
     A pass has C context rows, the states of tokens committed since the last pass, then N rows of the block: the pending
     token and masks. Context rows have keys and values only, so the KV cache is a function of the target's states.
     Parameters: fc (E, J * E_target), hidden_norm, layers.{i}.self_attn.q_proj and so on, norm, lm_head, embed_tokens.
+    candidate_selector: DFlash2's `CandidateSelector`, or None. markov_head: DSpark's `MarkovHead`, or None.
+    confidence_head: DSpark's, with proj (1, E) or (1, E + r), or None.
     """
 
     def __init__(self, block: BlockConfig) -> None:
@@ -52,12 +67,19 @@ class BlockModule(SpeculatorModule):
         size, eps = self.config.hidden_size, self.config.rms_norm_eps
         self.fc = torch.nn.Linear(block.num_states * block.state_size, size, bias=False)
         self.hidden_norm = norm_class(size, eps=eps)
-        layers = [BlockLayer(layer_class(self.config, index)) for index in range(self.config.num_hidden_layers)]
+        layers = [BlockLayer(layer_class(self.config, index), block) for index in range(self.config.num_hidden_layers)]
         for layer, is_causal, window in zip(layers, block.layer_is_causal, block.windows, strict=True):
             layer.self_attn.is_block_causal, layer.self_attn.window = is_causal, window
         self.layers = torch.nn.ModuleList(layers)
         self.norm = norm_class(size, eps=eps)
         self.rotary_emb = rotary_class(self.config)
+        num_tokens, rank = self.config.vocab_size, block.markov_rank
+        self.candidate_selector = (
+            CandidateSelector(num_tokens, block.selector_rank, size) if block.selector_rank else None
+        )
+        self.markov_head = MarkovHead(num_tokens, block.draft_vocab_size, rank) if rank else None
+        width = size + rank * block.confidence_reads_token
+        self.confidence_head = ConfidenceHead(width) if block.has_confidence else None
 
     @property
     def block_size(self) -> int:
@@ -101,7 +123,8 @@ class BlockModule(SpeculatorModule):
         for layer in self.layers:
             rows = layer(rows, states, angles, attend)
         normed = self.norm(rows)
-        return StepOutput(normed, normed)
+        selector = self.candidate_selector
+        return StepOutput(normed, normed if selector is None else selector.hidden_projection(normed))
 
     def block(
         self, input_ids: torch.Tensor, position_ids: torch.Tensor, target_states: torch.Tensor, attend: Attend
@@ -125,21 +148,23 @@ class BlockLayer(torch.nn.Module):
     Context rows are the same for all layers: no norm but that of keys is applied to them, and no MLP.
     """
 
-    def __init__(self, layer: Any) -> None:
+    def __init__(self, layer: Any, block: BlockConfig) -> None:
         """layer: an ordinary one, whose parts become this one's."""
         super().__init__()
         self.self_attn = layer.self_attn
         self.mlp = layer.mlp
         self.input_layernorm = layer.input_layernorm
         self.post_attention_layernorm = layer.post_attention_layernorm
+        sizes = block.layer.hidden_size, block.num_taps, block.group_size
+        self.attention_conv, self.mlp_conv = (BlockConvolution(*sizes) if block.num_taps else None for _ in range(2))
 
     def forward(
         self, rows: torch.Tensor, context: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor], attend: Attend
     ) -> torch.Tensor:
         """rows (B, N, E), context (B, C, E), angles of C + N rows -> (B, N, E)."""
-        rows = rows + self._attended(self.input_layernorm(rows), context, angles, attend)
-        output: torch.Tensor = rows + self.mlp(self.post_attention_layernorm(rows))
-        return output
+        attended = partial(self._attended, context=context, angles=angles, attend=attend)
+        rows = rows + _between(self.attention_conv, self.input_layernorm(rows), attended)
+        return rows + _between(self.mlp_conv, self.post_attention_layernorm(rows), self.mlp)
 
     def _attended(
         self, rows: torch.Tensor, context: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor], attend: Attend
@@ -159,6 +184,43 @@ class BlockLayer(torch.nn.Module):
         found = attend(own, torch.cat([unasked, query], dim=2), _rotated(key, cos, sin), value)
         attended: torch.Tensor = own.o_proj(found[:, num_context:].flatten(2))
         return attended
+
+
+class BlockConvolution(torch.nn.Module):
+    """DFlash2's: each row is a sum of its block's rows up to itself, with kernels that it chooses, before a sublayer
+    and again behind it.
+
+    Parameters: base_kernel (2, taps, E), kernel_projection (2 * taps * E / group_size, E).
+    """
+
+    def __init__(self, size: int, num_taps: int, group_size: int) -> None:
+        super().__init__()
+        self.num_taps, self.group_size = num_taps, group_size
+        self.base_kernel = torch.nn.Parameter(torch.empty(2, num_taps, size))
+        self.kernel_projection = torch.nn.Linear(size, 2 * num_taps * (size // group_size), bias=False)
+
+    def kernels(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(B, N, E) -> two times (B, N, taps, E): those before the sublayer and those behind it."""
+        added = self.kernel_projection(rows).unflatten(-1, (2, self.num_taps, -1))
+        kernels = self.base_kernel + added.repeat_interleave(self.group_size, dim=-1)
+        return kernels[:, :, 0], kernels[:, :, 1]
+
+    def convolved(self, rows: torch.Tensor, kernels: torch.Tensor) -> torch.Tensor:
+        """(B, N, E), kernels (B, N, taps, E) -> (B, N, E); what is before the block is 0."""
+        num_rows = rows.shape[1]
+        before = torch.nn.functional.pad(rows, (0, 0, self.num_taps - 1, 0))
+        taps = (before[:, self.num_taps - 1 - tap :][:, :num_rows] * kernels[:, :, tap] for tap in range(self.num_taps))
+        return torch.stack(list(taps)).sum(0)
+
+
+def _between(
+    convolution: BlockConvolution | None, rows: torch.Tensor, sublayer: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
+    """A sublayer, and its convolutions on both sides of it."""
+    if convolution is None:
+        return sublayer(rows)
+    before, behind = convolution.kernels(rows)
+    return convolution.convolved(sublayer(convolution.convolved(rows, before)), behind)
 
 
 def _rotated(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

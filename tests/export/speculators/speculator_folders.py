@@ -8,6 +8,10 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig
 
+from reader_edge_export.sources.blank_model import built_config
+from reader_edge_export.sources.config.hf_config import hf_config
+from reader_edge_export.speculators.block_networks import BlockModule
+from reader_edge_export.speculators.formats.block_folders import block_config, block_source, block_state_ids
 from reader_edge_export.speculators.networks import Eagle3Config, Eagle3Module, MlpModule, MtpModule
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
 from reader_edge_export.speculators.training.train_speculator import (
@@ -31,6 +35,12 @@ LAYER: dict[str, Any] = {
     "num_key_value_heads": 2,
     "head_dim": 16,
     "rms_norm_eps": 1e-5,
+}
+BLOCK: dict[str, Any] = LAYER | {  # of a DFlash
+    **{"model_type": "qwen3", "architectures": ["DFlashDraftModel"], "hidden_size": HIDDEN_SIZE, "rms_norm_eps": 1e-6},
+    **{"num_hidden_layers": 2, "num_target_layers": 2, "rope_theta": 10000.0, "tie_word_embeddings": True},
+    **{"auto_map": {"AutoModel": "dflash.DFlashDraftModel"}, "block_size": 6},
+    "dflash_config": {"mask_token_id": VOCAB_SIZE - 1, "target_layer_ids": [0, -1]},
 }
 
 
@@ -125,6 +135,23 @@ def add_mtp(folder: Path, model_type: str) -> MtpModule:
         before = next(before for before in names if name.startswith(before))
         tensors[names[before] + name.removeprefix(before)] = tensor
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return module
+
+
+def write_block(folder: Path, changes: dict[str, Any] | None = None, **nested: Any) -> BlockModule:
+    """As makers of DFlash and DSpark publish them. changes: of config.json's keys. nested: keys of dflash_config."""
+    config = BLOCK | {"dflash_config": BLOCK["dflash_config"] | nested} | (changes or {})
+    config = {key: value for key, value in config.items() if value is not None}
+    files = block_source(folder, config, {})
+    layer = built_config(hf_config(files.layer), str(folder))
+    num_states = len(block_state_ids(files, layer.num_hidden_layers, 2))
+    module = BlockModule(block_config(files, layer, files.draft_vocab_size or VOCAB_SIZE, num_states, HIDDEN_SIZE))
+    _fill(module)
+    tensors = _without_lent(module)
+    if module.d2t is not None:  # and so a logit head of its own
+        _name_ids(module)
+        tensors |= {name: module.state_dict()[name] for name in ("d2t", "t2d", "lm_head.weight")}
+    write(folder, config, tensors)
     return module
 
 

@@ -6,6 +6,12 @@ from reader_edge_export.sources.folder.folder_files import check_entries, read_j
 from reader_edge_export.sources.folder.hugging_face import HuggingFaceSource
 from reader_edge_export.sources.folder.stored_tensors import StoredTensor, stored_tensors
 from reader_edge_export.sources.source import Source
+from reader_edge_export.speculators.formats.block_folders import (
+    PACKAGED,
+    block_source,
+    is_block_folder,
+    refuse_by_name,
+)
 from reader_edge_export.speculators.formats.folders import (
     SpeculatorFiles,
     eagle3_source,
@@ -22,12 +28,10 @@ AUTO = "auto"  # in the place of a folder: the layers for later tokens that the 
 _OTHERS = {  # values of speculators_model_type, and what they are called
     "eagle": "EAGLE-1 or EAGLE-2",
     "peagle": "P-EAGLE",
-    "dflash": "DFlash",
-    "dflash2": "DFlash",
     "mlp_speculator": "MLP of IBM's",
     "independent": "model of its own",
 }
-_READ = "of EAGLE-3, MTP and train-drafter's MLP"
+_READ = "of EAGLE-3, DFlash, DFlash2, DSpark, MTP and train-drafter's MLP"
 _PICKLE = "pytorch_model.bin"
 
 
@@ -50,15 +54,18 @@ def find_speculator(name: str | Path, target: Source) -> SpeculatorFiles:
             "weights_only=True) and safetensors.torch.save_file."
         )
     config = read_json(folder / "config.json")
-    kind = config.get("speculators_model_type")
+    kind, tensors = config.get("speculators_model_type"), stored_tensors(folder)
+    refuse_by_name(folder, config, tensors)
     if kind is None:
-        return _plain(folder, config, stored_tensors(folder))
+        return _plain(folder, config, tensors)
+    if kind in PACKAGED:
+        return block_source(folder, config, tensors)
     if kind == "eagle3":
-        return eagle3_source(folder, config, stored_tensors(folder))
+        return eagle3_source(folder, config, tensors)
     if kind == MLP:
-        return mlp_source(folder, config, stored_tensors(folder))
+        return mlp_source(folder, config, tensors)
     if kind == "mtp":
-        return mtp_source(folder, config, stored_tensors(folder))
+        return mtp_source(folder, config, tensors)
     raise _refused(folder, _OTHERS.get(kind, f"{kind!r:.40}") if isinstance(kind, str) else f"{kind!r:.40}")
 
 
@@ -80,12 +87,12 @@ def _own(target: Source) -> SpeculatorFiles:
 
 def _plain(folder: Path, config: dict[str, object], tensors: dict[str, StoredTensor]) -> SpeculatorFiles:
     """Of a folder without the keys of the `speculators` package."""
+    if is_block_folder(config):
+        return block_source(folder, config, tensors)
     if "draft_vocab_size" in config or any(name.startswith("midlayer.") for name in tensors):
         return plain_eagle3_source(folder, config, tensors)
     if "fc.weight" in tensors:
         raise _refused(folder, "EAGLE-1 or EAGLE-2")
-    if "block_size" in config or "dflash_config" in config:
-        raise _refused(folder, "DFlash")
     raise ExportError(
         f"'{folder}' holds no speculator (neither speculators_model_type nor draft_vocab_size is in its config.json): "
         "give the folder of one."

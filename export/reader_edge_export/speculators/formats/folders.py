@@ -23,9 +23,9 @@ _INERT = {  # of eagle_config: what such a speculator has anyway
     "next_layer_regular": True,
     **dict.fromkeys(("parallel_draft_step", "parallel_draft_heads_num_layers"), 1),  # no heads: one fewer than steps
 }
-_UNREAD = ("verifier_norm.", "verifier_lm_head.")  # the target's, by which it was trained
-_MAX_STATES = 12  # a package has those of most states besides
-_MAX_SIZE = (1 << 53) - 1  # what a number in JSON means everywhere
+UNREAD = ("verifier_norm.", "verifier_lm_head.")  # the target's, by which it was trained
+MAX_STATES = 12  # a package has those of most states besides
+MAX_SIZE = (1 << 53) - 1  # what a number in JSON means everywhere
 _OWN_TYPES = ("qwen3_5_text", "qwen3_5_moe_text")  # of targets that bring such a layer
 _MTP_MODEL_TYPES = ("qwen3", *_OWN_TYPES)
 _MTP_KEYS = ("num_nextn_predict_layers",)
@@ -42,12 +42,28 @@ _NAMES = {  # of checkpoints -> of the module; the first that fits
 
 
 @dataclass(frozen=True, slots=True)
+class BlockFiles:
+    """What else a speculator that drafts a block says of its target's states and of what its rows see.
+
+    layer_ids: as it numbers layers, see `block_state_ids`; None where it does not say. is_packaged: whether it is in
+    the format of the `speculators` package. num_target_layers: of its target. is_causal: of all layers, whether rows
+    see no later row of the block; None where windowed layers alone are so.
+    """
+
+    layer_ids: tuple[int, ...] | None
+    is_packaged: bool
+    num_target_layers: int | None
+    is_causal: bool | None
+
+
+@dataclass(frozen=True, slots=True)
 class SpeculatorFiles:
     """format: one of SPECULATOR_FORMATS. folder: where its weights are, or its GGUF file. layer: the config of its
     decoder layers, as config.json has configs.
 
     tensors: by the names that its module has for them. state_ids: which states of the target it reads, in the order in
-    which they are joined; None where it does not say. switches: what else `Eagle3Config` has, by name.
+    which they are joined; None where it does not say. switches: what else `Eagle3Config` or `BlockConfig` has, by name.
+    block: of one that drafts a block.
     """
 
     format: str
@@ -57,7 +73,8 @@ class SpeculatorFiles:
     draft_vocab_size: int | None = None
     target_size: int | None = None
     state_ids: tuple[int, ...] | None = None
-    switches: Mapping[str, bool] = field(default_factory=dict)
+    switches: Mapping[str, Any] = field(default_factory=dict)
+    block: BlockFiles | None = None
 
     @property
     def files(self) -> list[Path]:
@@ -141,15 +158,15 @@ def _source(
             raise _wrong(name, value, "true or false")
     if switches["norm_before_fc"] and switches["fc_norm"]:
         raise ExportError("The speculator's config.json sets both norm_before_fc and fc_norm: remove one of them.")
-    own = {name: tensor for name, tensor in tensors.items() if not name.startswith(_UNREAD)}
+    own = {name: tensor for name, tensor in tensors.items() if not name.startswith(UNREAD)}
     size, target_size = _size(config, "draft_vocab_size"), _size(config, "target_hidden_size")
     return SpeculatorFiles(EAGLE3, folder, layer, own, size, target_size, _state_ids(config), switches)
 
 
 def _size(config: Mapping[str, Any], name: str) -> int | None:
     value = config.get(name)
-    if value is not None and (type(value) is not int or not 1 <= value <= _MAX_SIZE):
-        raise _wrong(name, value, f"a whole number from 1 to {_MAX_SIZE}")
+    if value is not None and (type(value) is not int or not 1 <= value <= MAX_SIZE):
+        raise _wrong(name, value, f"a whole number from 1 to {MAX_SIZE}")
     return value
 
 
@@ -166,9 +183,9 @@ def _state_ids(config: Mapping[str, Any]) -> tuple[int, ...] | None:
     ids = config.get(_IDS) or inner.get(_IDS)
     if ids is None:
         return None
-    is_list = isinstance(ids, list) and len(ids) <= _MAX_STATES
-    if not is_list or any(type(each) is not int or not 0 <= each <= _MAX_SIZE for each in ids):
-        raise _wrong(_IDS, ids, f"a list of at most {_MAX_STATES} numbers of layers")
+    is_list = isinstance(ids, list) and len(ids) <= MAX_STATES
+    if not is_list or any(type(each) is not int or not 0 <= each <= MAX_SIZE for each in ids):
+        raise _wrong(_IDS, ids, f"a list of at most {MAX_STATES} numbers of layers")
     return tuple(ids)
 
 

@@ -15,12 +15,14 @@ from reader_edge_export.sources.quantized.formats import plain_config
 from reader_edge_export.sources.source import Source
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.sources.weights import Weights
+from reader_edge_export.speculators.block_networks import BlockModule
+from reader_edge_export.speculators.formats.block_folders import block_config, block_state_ids
 from reader_edge_export.speculators.formats.folders import SpeculatorFiles
 from reader_edge_export.speculators.networks import Eagle3Config, Eagle3Module, MlpModule, MtpModule
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
-from reader_edge_runtime.package.package_parts import EAGLE3, MLP, MTP
+from reader_edge_runtime.package.package_parts import DFLASH, EAGLE3, MLP, MTP
 
 _WHOLE = ("I64", "I32")
 _GROWING = ("dynamic", "longrope")
@@ -125,15 +127,17 @@ class OpenSpeculator:
         Raises ExportError with one sentence for what does not fit.
         """
         folder, tensors = source.folder, dict(source.tensors)
-        config: Any = built_config(hf_config(source.layer), str(folder))
+        args = hf_config(source.layer)
+        _check_num_layers(source, args.get("num_hidden_layers", 0))
+        config: Any = built_config(args, str(folder))
         _check_rotary(source, config)
         _check_sizes(source, config, sizes)
-        state_ids = _state_ids(source, sizes)
+        state_ids = _state_ids(source, sizes, config.num_hidden_layers)
         maps: dict[str, StoredTensor] = {name: tensors.pop(name) for name in ("d2t", "t2d") if name in tensors}
         lent = tuple(name for name in (_EMBEDDING, _HEAD) if name not in tensors)
         _check_lent(source, config, sizes, lent)
         draft_vocab_size = source.draft_vocab_size or sizes.vocab_size
-        if source.format == EAGLE3:
+        if source.format in (EAGLE3, DFLASH):
             _check_joined(source, tensors, len(state_ids), sizes)
 
         def build() -> SpeculatorModule:
@@ -141,6 +145,8 @@ class OpenSpeculator:
                 return MtpModule(config)
             if source.format == MLP:
                 return MlpModule(config, draft_vocab_size)
+            if source.format == DFLASH:
+                return BlockModule(block_config(source, config, draft_vocab_size, len(state_ids), sizes.hidden_size))
             eagle3 = Eagle3Config(config, draft_vocab_size, len(state_ids), sizes.hidden_size, **source.switches)
             return Eagle3Module(eagle3)
 
@@ -205,6 +211,15 @@ def _check_rotary(source: SpeculatorFiles, config: Any) -> None:
         )
 
 
+def _check_num_layers(source: SpeculatorFiles, num_layers: int) -> None:
+    """Before a config's class goes through them all."""
+    if source.format in (EAGLE3, DFLASH) and num_layers > len(source.tensors):
+        raise ExportError(
+            f"The speculator in '{source.folder}' has {num_layers} layers by its config.json, and "
+            f"{len(source.tensors)} tensors: correct num_hidden_layers."
+        )
+
+
 def _check_sizes(source: SpeculatorFiles, config: Any, sizes: TargetSizes) -> None:
     if config.vocab_size != sizes.vocab_size:
         raise _unlike(source, "a vocabulary", config.vocab_size, sizes.vocab_size)
@@ -214,11 +229,6 @@ def _check_sizes(source: SpeculatorFiles, config: Any, sizes: TargetSizes) -> No
         raise _unlike(source, "hidden states", source.target_size, sizes.hidden_size)
     if source.format != EAGLE3 and config.hidden_size != sizes.hidden_size:
         raise _unlike(source, "hidden states", config.hidden_size, sizes.hidden_size)
-    if source.format == EAGLE3 and config.num_hidden_layers > len(source.tensors):
-        raise ExportError(
-            f"The speculator in '{source.folder}' has {config.num_hidden_layers} layers by its config.json, and "
-            f"{len(source.tensors)} tensors: correct num_hidden_layers."
-        )
     if config.num_attention_heads % config.num_key_value_heads:
         raise ExportError(
             f"The speculator in '{source.folder}' has {config.num_attention_heads} query heads over "
@@ -226,12 +236,20 @@ def _check_sizes(source: SpeculatorFiles, config: Any, sizes: TargetSizes) -> No
         )
 
 
-def _state_ids(source: SpeculatorFiles, sizes: TargetSizes) -> tuple[int, ...]:
-    if source.format != EAGLE3:
-        return (sizes.num_layers + 1,)  # behind the final norm, which the target's logits are made of too
-    ids = source.state_ids or sizes.usual_state_ids
-    if any(not 0 <= each <= sizes.num_layers for each in ids) or len(set(ids)) < len(ids):
-        verb = "says that it reads" if source.state_ids else "does not say which states it reads, and usual ones are"
+def _state_ids(source: SpeculatorFiles, sizes: TargetSizes, num_layers: int) -> tuple[int, ...]:
+    """num_layers: of the speculator itself."""
+    last = sizes.num_layers + 1  # behind the final norm, which the target's logits are made of too
+    if source.format not in (EAGLE3, DFLASH):
+        return (last,)
+    ids, is_given, most = source.state_ids or sizes.usual_state_ids, source.state_ids is not None, sizes.num_layers
+    if source.block is not None:
+        named = source.block.num_target_layers
+        if named not in (None, sizes.num_layers):
+            raise _unlike(source, "a number of layers", named, sizes.num_layers)
+        ids, is_given = block_state_ids(source, num_layers, sizes.num_layers), source.block.layer_ids is not None
+        most = last
+    if any(not 0 <= each <= most for each in ids) or len(set(ids)) < len(ids):
+        verb = "says that it reads" if is_given else "does not say which states it reads, and usual ones are"
         raise ExportError(
             f"The speculator in '{source.folder}' {verb} {', '.join(map(str, ids))}, which must be different layers "
             f"from 0 to {sizes.num_layers} of its target: it is for another model."

@@ -1,0 +1,64 @@
+"""Which speculators are published for which models, and where they lie on this machine."""
+
+import re
+from pathlib import Path
+
+import click
+
+from reader_edge.models.catalogue import Origin, find_origin
+from reader_edge.models.exported import ModelSource
+from reader_edge.models.hub_cache import find_cached
+from reader_edge.terminal.formatting import visible
+from reader_edge_export.sources.find import is_gguf
+from reader_edge_export.speculators.formats.find import AUTO
+
+PUBLISHED: dict[str, tuple[str, ...]] = {  # the hub's ids: of a model, of drafts of a block for it
+    "Qwen/Qwen3-4B": ("z-lab/Qwen3-4B-DFlash-b16", "deepseek-ai/dspark_qwen3_4b_block7"),
+    "Qwen/Qwen3-8B": ("z-lab/Qwen3-8B-DFlash-b16", "deepseek-ai/dspark_qwen3_8b_block7"),
+    "Qwen/Qwen3-14B": ("deepseek-ai/dspark_qwen3_14b_block7",),
+    "Qwen/Qwen3-Coder-30B-A3B-Instruct": ("z-lab/Qwen3-Coder-30B-A3B-DFlash",),
+    "Qwen/Qwen3.5-4B": ("z-lab/Qwen3.5-4B-DFlash",),
+    "Qwen/Qwen3.5-9B": ("z-lab/Qwen3.5-9B-DFlash",),
+    "Qwen/Qwen3.5-27B": ("z-lab/Qwen3.5-27B-DFlash",),
+    "Qwen/Qwen3.5-35B-A3B": ("z-lab/Qwen3.5-35B-A3B-DFlash",),
+    "Qwen/Qwen3.6-27B": ("z-lab/Qwen3.6-27B-DFlash",),
+    "Qwen/Qwen3.6-35B-A3B": ("z-lab/Qwen3.6-35B-A3B-DFlash",),
+    "meta-llama/Llama-3.1-8B-Instruct": ("z-lab/LLaMA3.1-8B-Instruct-DFlash-UltraChat",),
+    "openai/gpt-oss-20b": ("z-lab/gpt-oss-20b-DFlash",),
+    "openai/gpt-oss-120b": ("z-lab/gpt-oss-120b-DFlash",),
+}
+_STORED_AS = re.compile(r"-(GGUF|(UD-)?(I?Q\d\w*|MXFP4\w*|BF16|F16|F32))", re.I)  # how a file's name ends
+_NOT_NEEDED = "tokenizer.json"  # of a speculator's folder
+
+
+def published_speculators(source: ModelSource) -> tuple[str, ...]:
+    """The hub's ids of those for a model, by its name, or by the name of its folder or file; () for none."""
+    if source.name is not None:
+        name = find_origin(source.name).hub_id.rpartition("/")[2]
+    else:
+        name = source.path.stem if is_gguf(source.path) else source.path.name
+    while cut := _STORED_AS.search(name):
+        name = name[: cut.start()]
+    by_name = {hub_id.rpartition("/")[2].lower(): drafts for hub_id, drafts in PUBLISHED.items()}
+    return by_name.get(name.lower(), ())
+
+
+def own_or_published(source: ModelSource) -> str | Path:
+    """What AUTO means for a model: the folder of a speculator that is published for it, where one lies beside the model
+    or in the Hugging Face cache; else AUTO, the model's own layers. Tells which it is.
+    """
+    drafts = published_speculators(source)
+    for draft in drafts:
+        beside = source.path.parent / draft.rpartition("/")[2]
+        cached = None if beside.is_dir() else find_cached(Origin(draft))
+        whole = cached.path if cached is not None and cached.lacking in (None, _NOT_NEEDED) else None
+        if folder := beside if beside.is_dir() else whole:
+            click.echo(visible(f"The speculator is {draft}, read from '{folder}'."), err=True)
+            return folder
+    if drafts:
+        click.echo(
+            f"{drafts[0]} is published for this model and not here: `hf download {drafts[0]}` fetches it, and then it "
+            "is taken.",
+            err=True,
+        )
+    return AUTO

@@ -1,0 +1,69 @@
+"""`export --speculator auto` finds the draft that is published for a model, or names it."""
+
+from pathlib import Path
+
+import pytest
+
+from reader_edge.models.catalogue import CATALOGUE
+from reader_edge.models.exported import ModelSource
+from reader_edge.models.speculators import PUBLISHED, own_or_published, published_speculators
+from tests.conftest import ROOT
+
+_DRAFTS = PUBLISHED["Qwen/Qwen3-4B"]
+
+
+@pytest.fixture(autouse=True)
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "hub"
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "is_known"),
+    [
+        ("x", "qwen3:4b", True),
+        ("x", "Qwen/Qwen3-4B", True),
+        ("x", "unsloth/Qwen3-4B-GGUF/Qwen3-4B-UD-Q4_K_XL.gguf", True),
+        ("models/Qwen3-4B", None, True),
+        ("models/qwen3-4b-q4_k_m.gguf", None, True),
+        ("models/Qwen3-4B-Instruct-2507", None, False),
+        ("x", "qwen3:1.7b", False),
+    ],
+)
+def test_a_model_is_known_by_its_name_or_that_of_its_file(path: str, name: str | None, is_known: bool) -> None:
+    assert published_speculators(ModelSource(Path(path), name)) == (_DRAFTS if is_known else ())
+
+
+def test_a_draft_in_the_hubs_cache_is_taken_without_a_tokenizer(
+    hub: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    snapshot = (
+        hub / f"models--{_DRAFTS[1].replace('/', '--')}" / "snapshots" / "0123456789abcdef0123456789abcdef01234567"
+    )
+    snapshot.mkdir(parents=True)
+    source = ModelSource(tmp_path / "x", "qwen3:4b")
+    (snapshot / "config.json").write_text("{}")
+    assert own_or_published(source) == "auto"  # its weights are not there
+    assert f"`hf download {_DRAFTS[0]}`" in capsys.readouterr().err
+    (snapshot / "model.safetensors").write_bytes(b"")
+    assert own_or_published(source) == snapshot
+    assert _DRAFTS[1] in capsys.readouterr().err
+
+
+def test_a_draft_beside_the_model_is_taken(tmp_path: Path) -> None:
+    beside = tmp_path / "Qwen3-4B-DFlash-b16"
+    beside.mkdir()
+    assert own_or_published(ModelSource(tmp_path / "Qwen3-4B")) == beside
+
+
+def test_of_other_models_nothing_is_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert own_or_published(ModelSource(tmp_path / "gemma")) == "auto"
+    assert capsys.readouterr().err == ""
+
+
+def test_the_page_of_speculators_names_them_all() -> None:
+    page = (ROOT / "docs/how-to/speculators.md").read_text("utf-8")
+    assert [each for model, drafts in PUBLISHED.items() for each in (model, *drafts) if each not in page] == []
+    assert {model for model in PUBLISHED if model in {origin.hub_id for origin in CATALOGUE.values()}} >= set(
+        list(PUBLISHED)[:2]
+    )
