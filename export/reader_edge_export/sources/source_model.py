@@ -215,8 +215,9 @@ class SourceModel:
 def _is_small(parameter: torch.nn.Parameter, is_of_experts: bool) -> bool:
     if is_of_experts:
         return parameter.ndim == 2  # a bias of each
-    is_depthwise = parameter.ndim == 3 and parameter.shape[1] == 1
-    return parameter.ndim < 2 or is_depthwise
+    # Of a depthwise convolution, or DFlash2's kernels before a sublayer and behind it.
+    is_kernel = parameter.ndim == 3 and (parameter.shape[1] == 1 or parameter.shape[0] == 2)
+    return parameter.ndim < 2 or is_kernel
 
 
 def vocab_size_of(model: PreTrainedModel) -> int:

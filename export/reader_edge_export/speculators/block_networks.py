@@ -123,8 +123,7 @@ class BlockModule(SpeculatorModule):
         for layer in self.layers:
             rows = layer(rows, states, angles, attend)
         normed = self.norm(rows)
-        selector = self.candidate_selector
-        return StepOutput(normed, normed if selector is None else selector.hidden_projection(normed))
+        return StepOutput(normed, normed)
 
     def block(
         self, input_ids: torch.Tensor, position_ids: torch.Tensor, target_states: torch.Tensor, attend: Attend
@@ -201,9 +200,10 @@ class BlockConvolution(torch.nn.Module):
 
     def kernels(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(B, N, E) -> two times (B, N, taps, E): those before the sublayer and those behind it."""
-        added = self.kernel_projection(rows).unflatten(-1, (2, self.num_taps, -1))
-        kernels = self.base_kernel + added.repeat_interleave(self.group_size, dim=-1)
-        return kernels[:, :, 0], kernels[:, :, 1]
+        base = self.base_kernel.unflatten(-1, (-1, self.group_size)).flatten(0, 1)  # (2 * taps, groups, group_size)
+        added = self.kernel_projection(rows).unflatten(-1, (*base.shape[:2], 1))
+        kernels = (base + added).flatten(3)
+        return kernels[:, :, : self.num_taps], kernels[:, :, self.num_taps :]
 
     def convolved(self, rows: torch.Tensor, kernels: torch.Tensor) -> torch.Tensor:
         """(B, N, E), kernels (B, N, taps, E) -> (B, N, E); what is before the block is 0."""

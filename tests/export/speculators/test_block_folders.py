@@ -8,10 +8,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.speculators.block_networks import BlockModule
 from reader_edge_export.speculators.formats.find import find_speculator
 from reader_edge_export.speculators.formats.open_speculator import OpenSpeculator, TargetSizes
 from reader_edge_runtime.errors import ExportError, ReaderEdgeError, UnsupportedArchitectureError
+from reader_edge_runtime.package.model_package import ModelPackage
+from tests.export.conftest import TinyModel
 from tests.export.speculators.speculator_folders import BLOCK, DRAFT_VOCAB_SIZE, HIDDEN_SIZE, write_block
 from tests.tiny_models import VOCAB_SIZE
 
@@ -42,14 +45,20 @@ def packaged(**changes: Any) -> dict[str, Any]:
     return dict.fromkeys(BLOCK) | _PACKAGE | beside | own | changes
 
 
-@pytest.mark.parametrize(
-    ("changes", "nested"),
-    [({}, {}), (_SLIDING, {}), ({}, _SECOND), (_DSPARK, {}), (packaged(), {}), (packaged(draft_vocab_size=100), {})],
-    ids=["DFlash", "windows", "DFlash2", "DSpark", "speculators", "a smaller vocabulary"],
-)
-def test_every_weight_is_read_and_the_rest_is_the_targets(
-    changes: dict[str, Any], nested: dict[str, Any], tmp_path: Path
-) -> None:
+FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # keys of config.json and of dflash_config
+    "DFlash": ({}, {}),
+    "windows": (_SLIDING, {}),
+    "windows both ways": (_SLIDING | {"is_causal": False}, {}),
+    "DFlash2": ({}, _SECOND | {"input_embedding_scale": 2.0, "final_logit_softcapping": 5.0}),
+    "DSpark": (_DSPARK, {}),
+    "speculators": (packaged(), {}),
+    "a smaller vocabulary": (packaged(draft_vocab_size=DRAFT_VOCAB_SIZE), {}),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_weight_is_read_and_the_rest_is_the_targets(form: str, tmp_path: Path) -> None:
+    changes, nested = FORMS[form]
     written = write_block(tmp_path / "speculator", changes, **nested)
     found = opened(tmp_path / "speculator")
     names = {name for name, _ in written.named_parameters()}
@@ -59,6 +68,20 @@ def test_every_weight_is_read_and_the_rest_is_the_targets(
     assert {name for name, _ in found.module.named_parameters()} == names
     for name in names - set(found.lent):
         assert torch.equal(torch.from_numpy(found.weights.read(name)), written.get_parameter(name))
+
+
+@pytest.mark.parametrize(("form", "precision"), [*((form, "fp32") for form in FORMS), ("DFlash2", "int8")])
+def test_a_graph_is_the_module(form: str, precision: str, tiny_model: TinyModel, tmp_path: Path) -> None:
+    changes, nested = FORMS[form]
+    written = write_block(tmp_path / "speculator", changes, **nested)
+    options = ExportOptions(precision, check="quick", speculator=tmp_path / "speculator")
+    export_model(tiny_model("llama"), tmp_path / "out", options)
+    manifest = ModelPackage.open(tmp_path / "out").manifest
+    assert manifest.checks["speculator_error"] < (1e-5 if precision == "fp32" else 0.1)
+    assert manifest.speculator is not None
+    block = manifest.speculator.block
+    assert block is not None
+    assert (block.size, block.mask_token_id, block.tells_next) == (6, _MASK, written.drafts_from_anchor)
 
 
 def test_layers_are_numbered_by_what_leaves_them(tmp_path: Path) -> None:
