@@ -134,7 +134,7 @@ def test_dspark_guesses_from_the_pending_token(tmp_path: Path) -> None:
         "DFlash of DeepSpec": (_DSPARK | {"markov_rank": 0, "enable_confidence_head": False}, {}, True),
         "of SpecForge": ({"markov_rank": 4}, {"projector_type": "dspark"}, True),
         "DFlash": ({}, {}, False),
-        "said": (packaged(sample_from_anchor=True), {}, True),
+        "packaged": (packaged(sample_from_anchor=True), {}, True),
     }
     for name, (changes, nested, expected) in forms.items():
         write_block(tmp_path / name, changes, **nested)
