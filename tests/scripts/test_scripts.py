@@ -182,6 +182,9 @@ def test_a_weak_symbol_outside_its_namespace_is_found(source: str | None, expect
     assert ("reader_edge::shared(int)" in done.stdout) == (source is not None and expected == 1)
 
 
-def test_the_picture_of_gains_is_that_of_the_measured_tables() -> None:
-    drawing = runpy.run_path(str(ROOT / "scripts" / "draw_pictures"))["gains_drawing"]()
-    assert drawing == (ROOT / "docs" / "images" / "gains.svg").read_text("utf-8")  # else: `scripts/draw_pictures gains`
+@pytest.mark.parametrize("name", ["gains", "memory"])
+def test_pictures_are_those_of_the_measured_tables(name: str) -> None:
+    drawing = runpy.run_path(str(ROOT / "scripts" / "draw_pictures"))[f"{name}_drawing"]()
+    assert drawing == (ROOT / "docs" / "images" / f"{name}.svg").read_text(
+        "utf-8"
+    )  # else: `scripts/draw_pictures NAME`
