@@ -185,6 +185,4 @@ def test_a_weak_symbol_outside_its_namespace_is_found(source: str | None, expect
 @pytest.mark.parametrize("name", ["gains", "memory"])
 def test_pictures_are_those_of_the_measured_tables(name: str) -> None:
     drawing = runpy.run_path(str(ROOT / "scripts" / "draw_pictures"))[f"{name}_drawing"]()
-    assert drawing == (ROOT / "docs" / "images" / f"{name}.svg").read_text(
-        "utf-8"
-    )  # else: `scripts/draw_pictures NAME`
+    assert drawing == (ROOT / "docs" / "images" / f"{name}.svg").read_text("utf-8")  # else: draw it again
