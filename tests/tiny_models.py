@@ -26,6 +26,7 @@ _SIZES: dict[str, Any] = {
 }
 _WINDOW = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8}
 _YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 _GROWING = {  # queries, every 12 tokens
     **_YARN,
     "original_max_position_embeddings": 12,
@@ -91,6 +92,11 @@ TINY_CONFIGS: dict[str, dict[str, Any]] = {
     "ernie4_5": {**_SIZES, "head_dim": 32, "use_bias": True},
     "glm4": {**_SIZES, "head_dim": 32, "tie_word_embeddings": False},
     "internlm3": {**_SIZES, "head_dim": 32, "attention_bias": True, "mlp_bias": True},
+    "apertus": {
+        **_SIZES,
+        "tie_word_embeddings": False,
+        "rope_parameters": {**LLAMA3, "rope_theta": 1e4, "original_max_position_embeddings": 32},
+    },
     "cohere": {**_SIZES, "logit_scale": 0.5, "attention_bias": True},
     "cohere2": {**_SIZES, **_WINDOW, "logit_scale": 0.5, "tie_word_embeddings": False},
     "lfm2": {
@@ -177,6 +183,14 @@ TINY_CONFIGS: dict[str, dict[str, Any]] = {
         "rms_norm_eps": 1e-5,
     },
     "minicpm3": {**_LATENT, "scale_emb": 3, "scale_depth": 1.2, "dim_model_base": 32, "tie_word_embeddings": True},
+    "ernie4_5_moe": {
+        **_SIZES,
+        "use_bias": True,
+        "moe_num_experts": 8,
+        "moe_k": 3,
+        "moe_intermediate_size": 48,
+        "moe_layer_start_index": 1,
+    },
 }
 
 
@@ -219,7 +233,7 @@ def build_tiny_model(name: str, folder: Path, **changes: Any) -> Path:
     model = AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         for part, parameter in model.named_parameters():
-            if parameter.ndim == 1 or part.endswith("_bias"):
+            if parameter.ndim < 2 or part.endswith("_bias"):
                 # Norm weights of one and biases of zero would hide a mistake with them.
                 parameter.add_(0.1 * torch.randn_like(parameter))
         for part, parameter in model.named_parameters():

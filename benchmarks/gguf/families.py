@@ -29,7 +29,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "seed_oss": {"attention_out_bias": False},
     "arcee": {"attention_bias": False, "mlp_bias": False},  # llama.cpp has no place for them
     "hunyuan_v1_dense": {"attention_bias": False},
-    "ernie4_5": {"use_bias": False},
+    **{name: {"use_bias": False} for name in ("ernie4_5", "ernie4_5_moe")},
     "internlm3": {"attention_bias": False, "mlp_bias": False},
     "lfm2": {"conv_bias": False},
     "qwen3_5_text": {"linear_value_head_dim": 16},  # as large as those of keys

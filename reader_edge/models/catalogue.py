@@ -106,6 +106,8 @@ CATALOGUE = {
     "hunyuan:4b": Origin("tencent/Hunyuan-4B-Instruct"),
     "hunyuan:7b": Origin("tencent/Hunyuan-7B-Instruct"),
     "ernie4.5:0.3b": Origin("baidu/ERNIE-4.5-0.3B-PT"),
+    "ernie4.5:21b": Origin("baidu/ERNIE-4.5-21B-A3B-PT"),
+    "apertus:8b": Origin("swiss-ai/Apertus-8B-Instruct-2509"),
     "glm-4-0414:9b": Origin("zai-org/GLM-4-9B-0414"),
     "internlm3:8b": Origin("internlm/internlm3-8b-instruct"),
     "olmo2:1b": Origin("allenai/OLMo-2-0425-1B-Instruct"),

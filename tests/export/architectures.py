@@ -55,6 +55,7 @@ ARCHITECTURES = {  # by the name of a tiny model
     "ernie4_5": Architecture("ernie4_5", fuses_swiglu=True, num_biases=8),
     "glm4": Architecture("glm4", fuses_swiglu=True, num_biases=2),
     "internlm3": Architecture("internlm3", fuses_heads=True, fuses_swiglu=True, num_biases=8),
+    "apertus": Architecture("apertus"),
     "cohere": Architecture("cohere", num_biases=4),
     "cohere2": Architecture("cohere2", has_windows=True),
     "lfm2": Architecture("lfm2", fuses_swiglu=True, num_biases=2, num_cached=1),
@@ -74,6 +75,7 @@ ARCHITECTURES = {  # by the name of a tiny model
         for name in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")
     },
     "minicpm3": Architecture("minicpm3", fuses_swiglu=True),
+    "ernie4_5_moe": Architecture("ernie4_5_moe", fuses_swiglu=True, num_biases=9, num_swiglus=3, num_rerouted=2),
     "gemma4_text-experts": Architecture(
         "gemma4 (text)", has_windows=True, num_cached=5, num_layers=5, num_gathers=8, limit=2 * LIMIT, num_rerouted=5
     ),

@@ -56,7 +56,8 @@ def gguf_weights(model: PreTrainedModel, architecture: str) -> dict[str, Array]:
                 for part, rows in zip(_GATED, np.split(weight, 2), strict=True)
             }
             continue
-        stored = _router_scale(name) or names.get_name(name, (".weight", ".bias"))
+        known = name.replace("gate.moe_statics.e_score_correction_bias", "moe_statics.e_score_correction.bias")
+        stored = _router_scale(name) or names.get_name(known, (".weight", ".bias"))
         assert stored is not None, name
         ends = {"layer_scalar": ".weight", "sinks": ".weight", "expert_bias": ".bias"}
         weights[stored + ends.get(name.split(".")[-1], "")] = weight.copy()
@@ -139,7 +140,14 @@ def _tiled(config: PretrainedConfig, weight: Array, axis: int, size: int) -> Arr
     return np.moveaxis(heads.reshape(moved.shape), 0, axis)
 
 
-_KEPT = ("conv.weight", "conv1d.weight", "ssm_a", "ssm_d", "ssm_norm.weight")  # in fp32, small as they are
+_KEPT = (
+    "conv.weight",
+    "conv1d.weight",
+    "ssm_a",
+    "ssm_d",
+    "ssm_norm.weight",
+    "exp_probs_b.bias",
+)  # in fp32, small as they are
 
 # model_type -> (architecture in the file, what of the tiny model the format cannot say and llama.cpp supposes)
 _FULL: Values = {"use_sliding_window": False, "sliding_window": None, "layer_types": None}
@@ -174,6 +182,7 @@ GGUF_MODELS: dict[str, tuple[str, Values]] = {
     "gpt_oss": ("gpt-oss", {"swiglu_alpha": 1.702, "swiglu_limit": 7.0}),
     "qwen3_5_moe_text": ("qwen35moe", {}),
     "lfm2_moe": ("lfm2moe", {"routed_scaling_factor": 1.0}),
+    "ernie4_5_moe": ("ernie4_5-moe", {"intermediate_size": 192}),
 }
 
 

@@ -209,6 +209,16 @@ def _experts(config: PretrainedConfig) -> Values:
     }
 
 
+def _ernie_moe(config: PretrainedConfig) -> Values:
+    return {
+        **_experts(config),
+        "interleave_moe_layer_step": config.moe_layer_interval,
+        "leading_dense_block_count": config.moe_layer_start_index,
+        "expert_shared_count": config.moe_num_shared_experts,
+        "expert_shared_feed_forward_length": config.intermediate_size // config.num_key_value_heads,
+    }
+
+
 def _gpt_oss(config: PretrainedConfig) -> Values:
     yarn = config.rope_parameters
     return {
@@ -239,4 +249,5 @@ _EXTRAS: dict[str, Callable[[PretrainedConfig], Values]] = {
     "gpt_oss": _gpt_oss,
     "qwen3_5_moe_text": _qwen35moe,
     "lfm2_moe": _lfm2_moe,
+    "ernie4_5_moe": _ernie_moe,
 }

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tests.tiny_models import MAX_CONTEXT, NUM_LAYERS, TINY_CONFIGS, VARIANTS
+from tests.tiny_models import LLAMA3, MAX_CONTEXT, NUM_LAYERS, TINY_CONFIGS, VARIANTS
 
 _DATA = Path(__file__).parents[1] / "data"
 _FILE, _DEFAULTS_FILE = _DATA / "transformers5.json", _DATA / "transformers5_defaults.json"
@@ -25,11 +25,11 @@ DEFAULTS: dict[str, dict[str, Any]] = json.loads(_DEFAULTS_FILE.read_text(encodi
 TOKEN_IDS = [3 + 37 * i * i % 310 for i in range(48)]
 NUM_ROWS, NUM_COLUMNS = 3, 32  # of the last logits, those that are kept
 
-_LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 _LONG = {"rope_type": "longrope", "short_factor": [1.0 + i / 8 for i in range(8)], "long_factor": [2.0] * 8}
 _THETA = {"rope_theta": 500000.0}
 _OWN_ROPE: dict[str, dict[str, Any]] = {  # by model type, beside that
     **{name: {"partial_rotary_factor": 0.25} for name in ("phi", "glm4", "qwen3_5_text", "qwen3_5_moe_text")},
+    "apertus": {**LLAMA3, "original_max_position_embeddings": 32},
     "hunyuan_v1_dense": {"rope_type": "dynamic", "factor": 1.0, "alpha": 50.0},
 }
 
@@ -58,7 +58,7 @@ def cases() -> dict[str, tuple[str, dict[str, Any]]]:
     scaled = {
         "linear": {"rope_type": "linear", "factor": 4.0},
         "dynamic": {"rope_type": "dynamic", "factor": 4.0},
-        "llama3": {**_LLAMA3, "original_max_position_embeddings": 32},
+        "llama3": {**LLAMA3, "original_max_position_embeddings": 32},
         "yarn": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32, "beta_fast": 16.0},
         "yarn-mscale": {"rope_type": "yarn", "factor": 4.0, "mscale": 0.7, "mscale_all_dim": 0.3, "truncate": False},
     }

@@ -9,7 +9,7 @@ from tests.reference_model.layers import Rotary, query_scale_of, rotary_of
 GEMMA = ("gemma", "gemma2", "gemma3_text")
 COHERE = ("cohere", "cohere2")
 GRANITE = ("granite", "granitemoehybrid")
-PAIRED = (*COHERE, "ernie4_5", "glm4")  # whose values of a head turn with their neighbours
+PAIRED = (*COHERE, "ernie4_5", "ernie4_5_moe", "glm4")  # whose values of a head turn with their neighbours
 _DENSE = {"qwen3_5_moe_text": "qwen3_5_text", "lfm2_moe": "lfm2"}  # what a mixture is but for its experts
 _WHOLE = "full_attention"
 _WINDOWED = "sliding_attention"
@@ -111,6 +111,10 @@ class ReferenceConfig:
             return bool(layer >= self._value("num_dense_layers"))
         if self._model_type == "granitemoehybrid":
             return bool(self._value("num_local_experts") > 0)
+        if self._model_type == "ernie4_5_moe":
+            last = self._value("moe_layer_end_index")
+            is_within = self._value("moe_layer_start_index") <= layer <= (self.num_layers if last == -1 else last)
+            return bool(is_within and (layer + 1) % self._value("moe_layer_interval") == 0)
         return self._model_type in ("gpt_oss", "qwen3_5_moe_text")
 
     @property

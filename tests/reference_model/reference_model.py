@@ -90,7 +90,8 @@ class ReferenceModel(ReferenceConfig):
         if self._type in _NORMED_AFTER:
             x = x + self._norm(f"{name}.post_attention_layernorm", self._attention(layer, attention, x))
             return x + self._norm(f"{name}.post_feedforward_layernorm", self._mlp(mlp, x))
-        normed = self._norm(f"{name}.input_layernorm", x)
+        before = "attention_layernorm" if self._type == "apertus" else "input_layernorm"
+        normed = self._norm(f"{name}.{before}", x)
         if self.states(layer) is not None:
             is_mamba = self._type == "granitemoehybrid"
             mixer = self._mamba if is_mamba else self._gated_delta
@@ -105,7 +106,8 @@ class ReferenceModel(ReferenceConfig):
         if self._type == "granitemoehybrid":
             mlp = f"{name}.{'block_sparse_moe' if self.has_experts(layer) else 'shared_mlp'}"
         x = x + factor * attended
-        bent = self._bent(layer, mlp, self._norm(f"{name}.post_attention_layernorm", x))
+        between = "feedforward_layernorm" if self._type == "apertus" else "post_attention_layernorm"
+        bent = self._bent(layer, mlp, self._norm(f"{name}.{between}", x))
         if self._type == "granitemoehybrid" and self.has_experts(layer):
             bent = bent + self._mlp(f"{name}.shared_mlp", self._norm(f"{name}.post_attention_layernorm", x))
         return x + factor * bent
@@ -201,13 +203,15 @@ class ReferenceModel(ReferenceConfig):
         return queries, keys, values
 
     def _head_norm(self, name: str, x: Tensor) -> Tensor:
-        if self._type in ("qwen3", "qwen3_moe", "qwen3_5_text", "gemma3_text", "exaone4"):
+        if self._type in ("qwen3", "qwen3_moe", "qwen3_5_text", "gemma3_text", "exaone4", "apertus"):
             return self._norm(f"{name}_norm", x)
         is_normed = self._type == "lfm2" or self._value("qk_layernorm")
         return self._norm(f"{name}_layernorm", x) if is_normed else x
 
     def _mlp(self, name: str, x: Tensor) -> Tensor:
         plain = {"gpt2": ("c_fc", "c_proj"), "phi": ("fc1", "fc2"), "arcee": ("up_proj", "down_proj")}
+        if self._type == "apertus":
+            return self._linear(f"{name}.down_proj", self._xielu(f"{name}.act_fn", self._linear(f"{name}.up_proj", x)))
         if self._type in plain:
             first, second = plain[self._type]
             return self._linear(f"{name}.{second}", self.activation(self._linear(f"{name}.{first}", x)))
@@ -221,6 +225,13 @@ class ReferenceModel(ReferenceConfig):
         gate, up = (self._linear(f"{name}.{part}", x) for part in names[:2])
         return self._linear(f"{name}.{names[2]}", self.activation(gate) * up)
 
+    def _xielu(self, name: str, x: Tensor) -> Tensor:
+        """arXiv 2411.13010, eq. 8: a parabola above nought, below it an integral of ELU."""
+        above, below = (torch.log1p(torch.exp(self._weights[f"{name}.alpha_{side}"])) for side in "pn")
+        slope, least = self._weights[f"{name}.beta"], self._weights[f"{name}.eps"]
+        integral = (torch.expm1(torch.minimum(x, least)) - x) * (slope + below)
+        return torch.where(x > 0, above * x * x, integral) + slope * x
+
     def _bent(self, layer: int, name: str, x: Tensor) -> Tensor:
         """What a layer's MLP, or its experts, make of rows."""
         if not self.has_experts(layer):
@@ -229,6 +240,8 @@ class ReferenceModel(ReferenceConfig):
         shares, chosen = self._routed(name, self._linear(f"{name}.{router}", x))
         bend = self._clamped if self._model_type == "gpt_oss" else self._gated
         bent = mixed(x, chosen, shares, lambda expert, rows: bend(f"{name}.experts", expert, rows))
+        if self._model_type == "ernie4_5_moe" and self._value("moe_num_shared_experts"):
+            return bent + self._mlp(f"{name}.shared_experts", x)
         if self._model_type != "qwen3_5_moe_text":
             return bent
         gates = torch.sigmoid(self._linear(f"{name}.shared_expert_gate", x))
@@ -236,7 +249,7 @@ class ReferenceModel(ReferenceConfig):
 
     def _routed(self, name: str, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Scores (N, X) of a router -> the shares of the experts chosen, and these: (N, k)."""
-        num_chosen = self._value("num_experts_per_tok")
+        num_chosen = self._value("moe_k" if self._model_type == "ernie4_5_moe" else "num_experts_per_tok")
         if self._model_type in ("gpt_oss", "granitemoehybrid"):
             shares, chosen = best(scores, num_chosen)
             return torch.softmax(shares, -1), chosen
@@ -247,6 +260,11 @@ class ReferenceModel(ReferenceConfig):
             shares = likely.gather(-1, chosen)
             total = shares.sum(-1, keepdim=True) + 1e-6 if self._value("norm_topk_prob") else 1.0
             return shares / total * self._value("routed_scaling_factor"), chosen
+        if self._model_type == "ernie4_5_moe":
+            likely = torch.softmax(scores, -1)
+            _, chosen = best(likely + self._weights[f"{name}.gate.moe_statics.e_score_correction_bias"], num_chosen)
+            shares = likely.gather(-1, chosen)
+            return shares / shares.sum(-1, keepdim=True).clamp(min=self._value("moe_norm_min")), chosen
         shares, chosen = best(torch.softmax(scores, -1), num_chosen)
         if self._model_type == "qwen3_5_moe_text" or self._value("norm_topk_prob"):
             shares = shares / shares.sum(-1, keepdim=True)

@@ -34,6 +34,7 @@ SUPPORTED = (  # values of model_type
     "ernie4_5",
     "glm4",
     "internlm3",
+    "apertus",
     "cohere",
     "cohere2",
     "lfm2",
@@ -48,6 +49,7 @@ SUPPORTED = (  # values of model_type
     "deepseek_v3",
     "glm4_moe_lite",
     "minicpm3",
+    "ernie4_5_moe",
 )
 
 RECURRENT = (  # those with layers that keep states
@@ -56,7 +58,7 @@ RECURRENT = (  # those with layers that keep states
 )
 MIXTURES = (  # those with layers whose rows are sent to experts
     *("qwen3_moe", "gpt_oss", "qwen3_5_moe_text", "lfm2_moe"),
-    *("deepseek_v2", "deepseek_v3", "glm4_moe_lite"),
+    *("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "ernie4_5_moe"),
 )
 LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3")  # those that keep a latent in place of keys
 _MIXTURES_BY_KEY = {"gemma4_text": "enable_moe_block", "granitemoehybrid": "num_local_experts"}  # where not all are

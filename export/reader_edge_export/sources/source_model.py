@@ -20,6 +20,7 @@ from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.errors import ExportError
 
 _NAME = "reader_edge"  # of this implementation
+_ROW = "e_score_correction_bias"  # of experts, which some have as a matrix of one row
 
 # rows (T, k or 1, K) and the experts (T, k) that they are sent to -> (T, k, J)
 ExpertProduct = Callable[[ExpertMatrices, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -123,7 +124,7 @@ class SourceModel:
         of_experts = {id(parameter) for module in modules.values() for parameter in module.parameters()}
         names = {}
         for name, parameter in self.skeleton.named_parameters():
-            if _is_small(parameter, id(parameter) in of_experts):
+            if _is_small(parameter, id(parameter) in of_experts) or name.endswith(_ROW):
                 parameter.data = torch.from_numpy(self.weights.read(name))
             else:
                 names[id(parameter)] = name

@@ -73,7 +73,12 @@ _IMAGE_MODULES = (  # and those of sounds
 )
 _LATER_MODULE = "mtp"  # layers that guess later tokens, which answers do not need
 _AS_LAYERS = ("deepseek_v3", "glm4_moe_lite")  # model types that have them behind the others, as more of these
-_WITH_LATER_TOKENS = ("qwen3_5_text", "qwen3_5_moe_text", *_AS_LAYERS)  # model types whose folders may have them
+_WITH_LATER_TOKENS = (
+    "qwen3_5_text",
+    "qwen3_5_moe_text",
+    "ernie4_5_moe",
+    *_AS_LAYERS,
+)  # model types whose folders may have them
 _LAYER = re.compile(r"model\.layers\.([0-9]{1,4})\.")
 
 
@@ -160,6 +165,8 @@ def _other_module(config: Mapping[str, Any], name: str) -> str | None:
     if layer is not None and config.get("model_type") in _AS_LAYERS and isinstance(num_layers, int):
         return _LATER_MODULE if int(layer[1]) >= num_layers else None
     module = name.removeprefix("model.").partition(".")[0]
+    if module.startswith(f"{_LATER_MODULE}_"):  # as ERNIE's makers name its parts
+        return _LATER_MODULE
     return module if module in (*_IMAGE_MODULES, _LATER_MODULE) else None
 
 

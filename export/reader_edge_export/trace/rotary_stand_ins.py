@@ -14,7 +14,7 @@ from reader_edge_export.trace.tracing import current_trace
 
 _FUNCTION = "get_llama_4_attn_scale"  # of the files of transformers that have such queries
 _PAIRED = {  # by model type: what turns values with their neighbours in its file of transformers
-    **dict.fromkeys(("cohere", "cohere2", "ernie4_5", "glm4"), "apply_rotary_pos_emb"),
+    **dict.fromkeys(("cohere", "cohere2", "ernie4_5", "ernie4_5_moe", "glm4"), "apply_rotary_pos_emb"),
     **dict.fromkeys(("deepseek_v3", "glm4_moe_lite"), "apply_rotary_pos_emb_interleave"),
     "deepseek_v2": "apply_rotary_emb",
 }

@@ -259,7 +259,7 @@ def test_every_matrix_of_every_architecture_is_found_in_its_file(model_type: str
         "qwen3_5_text": {"linear_num_key_heads": 4},
         "gemma4_text": {"hidden_size_per_layer_input": 32},
         "qwen3_moe": {"moe_intermediate_size": 64},
-        "lfm2_moe": {"moe_intermediate_size": 64},
+        **{name: {"moe_intermediate_size": 64} for name in ("lfm2_moe", "ernie4_5_moe")},
         "qwen3_5_moe_text": {
             **{"linear_num_key_heads": 4, "moe_intermediate_size": 64},
             "shared_expert_intermediate_size": 64,

@@ -73,6 +73,7 @@ READ: dict[str, frozenset[str]] = {  # by model_type: the keys that say what is 
     "ernie4_5": _RMS | {"use_bias"},
     "glm4": _RMS | {"attention_bias", "partial_rotary_factor"},
     "internlm3": _RMS | {"attention_bias", "mlp_bias"},
+    "apertus": _RMS | {"attention_bias"},
     "cohere": _COHERE,
     "cohere2": _COHERE | _WINDOWS | {"sliding_window_pattern", "layer_switch"},
     "lfm2": _LFM2 | {"block_ff_dim", "block_auto_adjust_ff_dim", "block_ffn_dim_multiplier", "block_multiple_of"},
@@ -117,6 +118,9 @@ READ: dict[str, frozenset[str]] = {  # by model_type: the keys that say what is 
     "deepseek_v3": _DEEPSEEK | {"norm_topk_prob", "rope_interleave"},
     "glm4_moe_lite": _DEEPSEEK | {"norm_topk_prob", "rope_interleave", "mlp_layer_types"},
     "minicpm3": _LATENT | {"mlp_bias", "scale_emb", "scale_depth", "dim_model_base"},
+    "ernie4_5_moe": (_RMS - {"head_dim"})
+    | {"use_bias", "moe_num_experts", "moe_k", "moe_intermediate_size", "moe_num_shared_experts", "moe_norm_min"}
+    | {"moe_layer_start_index", "moe_layer_end_index", "moe_layer_interval"},
 }
 
 # Say nothing about what is computed: where the model comes from, how it is trained, sampled, stored or loaded.
@@ -154,7 +158,7 @@ HARMLESS = frozenset(
     | {"eos_token_ids", "sep_token", "cls_token", "mask_token", "min_p", "min_new_tokens", "encoder_repetition_penalty"}
     | {"epsilon_cutoff", "eta_cutoff", "renormalize_logits", "penalty_alpha", "guidance_scale", "stop_strings"}
     | {"assistant_confidence_threshold", "assistant_lookbehind", "target_lookbehind", "num_assistant_tokens"}
-    | {"num_assistant_tokens_schedule", "_pad_token_id", "eod_token_id", "org_vocab_size"}
+    | {"num_assistant_tokens_schedule", "_pad_token_id", "eod_token_id", "org_vocab_size", "moe_capacity"}
     | {f"{name}_token_id" for name in ("bos", "eos", "pad", "sep", "cls", "mask", "unk", "decoder_start")}
     | {"forced_bos_token_id", "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens", "bad_words_ids"}
     | {"max_length", "max_new_tokens", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups"}
@@ -201,6 +205,11 @@ _OWN_INERT["qwen2_5_vl_vision"] = {"in_chans": (3,)}  # which its class has
 _OWN_INERT["hunyuan_v1_dense"] = {
     **{"use_qk_norm": (True,), "use_rotary_pos_emb": (True,), "use_cla": (False,), "norm_type": ("rms",)},
     **{"cla_share_factor": tuple(range(1, 17)), "num_experts": (1,), "num_shared_expert": (1,), "moe_topk": (1,)},
+}
+_OWN_INERT["apertus"] = {"qk_norm": (True,), "post_norm": (False,)}
+_OWN_INERT["ernie4_5_moe"] = {
+    **{"moe_use_aux_free": (True,), "moe_gate": ("topk",), "moe_gate_act": ("softmax",)},
+    "num_nextn_predict_layers": tuple(range(16)),
 }
 _OWN_INERT["cohere"] = _OWN_INERT["cohere2"] = {
     **dict.fromkeys(("use_gated_activation", "use_parallel_block"), (True,)),

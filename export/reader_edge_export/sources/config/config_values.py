@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from reader_edge_runtime.errors import ExportError
 
-_ACTIVATIONS = ("silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "relu2")
+_ACTIVATIONS = ("silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "relu2", "xielu")
 
 ENDLESS = float("inf")
 MAX_EXPERTS = 1 << 13
@@ -87,12 +87,12 @@ _KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
     **dict.fromkeys(("shared_intermediate_size", "mamba_n_heads", "mamba_n_groups", "mamba_d_state"), _COUNT),
     "mamba_expand": _COUNT,
     "mamba_chunk_size": _CHUNK,
-    **dict.fromkeys(("num_local_experts", "num_experts", "num_experts_per_tok"), _EXPERTS_COUNT),
+    **dict.fromkeys(("num_local_experts", "num_experts", "num_experts_per_tok", "moe_num_experts"), _EXPERTS_COUNT),
     "n_routed_experts": _EXPERTS_COUNT,
     **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size", "decoder_sparse_step"), _COUNT),
     **dict.fromkeys(("norm_topk_prob", "use_expert_bias"), _FLAG),
     **dict.fromkeys(("swiglu_alpha", "swiglu_limit", "routed_scaling_factor"), _POSITIVE),
-    **dict.fromkeys(("num_dense_layers", "first_k_dense_replace"), _SIZE),
+    **dict.fromkeys(("num_dense_layers", "first_k_dense_replace", "moe_layer_start_index"), _SIZE),
     **dict.fromkeys(("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "v_head_dim", "dim_model_base"), _COUNT),
     "qk_rope_head_dim": ("an even number above 0", lambda value: type(value) is int and value > 0 and value % 2 == 0),
     **dict.fromkeys(("n_shared_experts", "n_group", "topk_group"), _COUNT),
@@ -100,6 +100,10 @@ _KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
     "rope_interleave": _FLAG,
     "mlp_layer_types": ('a list of "dense" and "sparse"', _is_list_of_layers),
     **dict.fromkeys(("scale_emb", "scale_depth"), _POSITIVE),
+    "moe_num_shared_experts": _SIZE,
+    "moe_layer_end_index": ("a whole number, -1 or more", lambda value: type(value) is int and value >= -1),
+    **dict.fromkeys(("moe_layer_interval", "moe_k"), _COUNT),
+    "moe_norm_min": _POSITIVE,
     "mlp_only_layers": _INDICES,
     **dict.fromkeys(("mamba_conv_bias", "mamba_proj_bias"), _FLAG),
     "mamba_d_head": ('a whole number above 0, or "auto"', lambda value: value == "auto" or _is_count(value)),

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from reader_edge_export.sources.config.config_keys import READ, check_keys
-from reader_edge_export.sources.config.config_values import ENDLESS
+from reader_edge_export.sources.config.config_values import ENDLESS, MAX_EXPERTS
 from reader_edge_export.sources.config.layer_types import set_layer_types
 from reader_edge_export.sources.config.rope_config import rope_config
 from reader_edge_runtime.errors import ExportError
@@ -23,8 +23,9 @@ _ALIASES = {  # of gpt2: general names of its keys
 _FLOATS = (
     *("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon"),
     *("attn_logit_softcapping", "final_logit_softcapping", "norm_eps", "swiglu_alpha", "swiglu_limit", "logit_scale"),
-    "routed_scaling_factor",
+    *("routed_scaling_factor", "moe_norm_min"),
 )
+_SCALED = ("gpt_oss", "apertus")  # whose classes suppose a stretched position embedding
 _WHOLE = ("query_pre_attn_scalar",)
 _GEMMA4_EXPERTS = ("num_experts", "top_k_experts", "moe_intermediate_size")
 
@@ -78,8 +79,10 @@ def _typed(key: str, value: object) -> object:
 
 def _rotary(config: Mapping[str, Any]) -> dict[str, Any]:
     rope = rope_config(config)
-    if config["model_type"] == "gpt_oss" and not (config.get("rope_scaling") or config.get("rope_parameters")):
-        raise ExportError("config.json gives no rope_scaling, without which gpt-oss is not known: fetch it again.")
+    if config["model_type"] in _SCALED and not (config.get("rope_scaling") or config.get("rope_parameters")):
+        raise ExportError(
+            f"config.json gives no rope_scaling, without which {config['model_type']} is not known: fetch it again."
+        )
     _check_factors(config, rope.full)
     _check_share(config, rope.full)
     rotary: dict[str, Any] = {"rope_parameters": rope.parameters}
@@ -129,6 +132,8 @@ def _set_experts(args: dict[str, Any], model_type: str) -> None:
         _set_gemma4_experts(args)
     elif "num_experts" in READ[model_type]:
         _set_num_experts(args)
+    elif "moe_num_experts" in READ[model_type]:
+        _check_num_chosen(args.get("moe_k", 1), args.get("moe_num_experts", MAX_EXPERTS))
     elif args.get("num_local_experts"):
         _check_num_chosen(args.get("num_experts_per_tok", 1), args["num_local_experts"])
 

@@ -145,7 +145,8 @@ def _is_transposed(parameters: ParameterNames, name: str, tensor: StoredTensor) 
 
 
 def _newer(name: str) -> str:
-    """What a module of transformers 5 calls a tensor of Granite's files."""
+    """What a module of transformers 5 calls a tensor of Granite's or ERNIE's files."""
+    name = name.replace(".mlp.moe_statics.", ".mlp.gate.moe_statics.")
     before, found, part = name.partition(".block_sparse_moe.")
     return before + found + _GRANITE.get(part, part)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from reader_edge_export.sources.config.config_values import MAX_EXPERTS
 from reader_edge_export.sources.gguf.family_configs import (
     STATE_SIZES,
+    ernie_moe,
     gemma2,
     gemma3,
     gemma4,
@@ -301,7 +302,11 @@ _MODELS: dict[str, tuple[str, Callable[[GgufFile, Metadata], Config]]] = {  # by
     "gpt-oss": ("gpt_oss", gpt_oss),
     "qwen35moe": ("qwen3_5_moe_text", qwen35moe),
     "lfm2moe": ("lfm2_moe", lfm2moe),
+    "ernie4_5-moe": ("ernie4_5_moe", ernie_moe),
 }
 # Their bases of positions are not 10000, and every converter writes them, but for Ollama's where it found none.
 _WITH_BASE = ("olmo2", "smollm3", "lfm2", "lfm2moe", "gpt-oss")
-_MIXTURES = ("qwen3moe", "qwen3vlmoe", "gpt-oss", "qwen35moe", "lfm2moe", "granitehybrid", "granitemoe", "gemma4")
+_MIXTURES = (
+    *("qwen3moe", "qwen3vlmoe", "gpt-oss", "qwen35moe", "lfm2moe", "granitehybrid", "granitemoe", "gemma4"),
+    "ernie4_5-moe",
+)

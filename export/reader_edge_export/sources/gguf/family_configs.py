@@ -233,6 +233,24 @@ def lfm2moe(file: GgufFile, values: Metadata) -> Config:
     }
 
 
+def ernie_moe(file: GgufFile, values: Metadata) -> Config:
+    """The width of shared experts is a quotient of other sizes in files, which need not be theirs: tensors have it."""
+    config, experts = heads(file, values), _experts(file, values)
+    if config.pop("head_dim") * values.size("attention.head_count") != values.size("embedding_length"):
+        raise UnsupportedArchitectureError(f"'{file.path}' has heads wider than its model, which ERNIE has not.")
+    values.size("expert_shared_feed_forward_length", 0, least=0)
+    return {
+        **config,
+        "use_bias": "blk.0.attn_q.bias" in file.tensors,
+        "moe_num_experts": experts["num_experts"],
+        "moe_k": experts["num_experts_per_tok"],
+        "moe_intermediate_size": experts["moe_intermediate_size"],
+        "moe_num_shared_experts": values.size("expert_shared_count", 0, least=0),
+        "moe_layer_start_index": values.size("leading_dense_block_count", 0, least=0),
+        "moe_layer_interval": values.size("interleave_moe_layer_step", 1),
+    }
+
+
 def _experts(file: GgufFile, values: Metadata) -> dict[str, int]:
     """The width of each is that of the last layer's where a file does not give it."""
     last = f"blk.{num_layers_of(file, values) - 1}"

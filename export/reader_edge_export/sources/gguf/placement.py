@@ -41,7 +41,10 @@ _DELTA = ("qwen35", "qwen35moe")
 _GRANITE_4 = ("granitehybrid", "granitemoe")
 _SHARED_MLP = {"input_linear": ("ffn_gate", "ffn_up"), "output_linear": ("ffn_down",)}  # of Granite 4
 # Of names, what converters call them; what is added to those that have no ending.
-_CALLED = {".dt_bias": ".dt_proj.bias", ".block_sparse_moe.router.": ".block_sparse_moe.router.layer."}
+_CALLED = {
+    **{".dt_bias": ".dt_proj.bias", ".block_sparse_moe.router.": ".block_sparse_moe.router.layer."},
+    ".gate.moe_statics.e_score_correction_bias": ".moe_statics.e_score_correction.bias",
+}
 _SCALES = {".router.scale": "ffn_gate_inp.scale", ".router.per_expert_scale": "ffn_down_exps.scale"}  # of Gemma 4
 _ENDINGS = {".layer_scalar": ".weight", ".sinks": ".weight", ".expert_bias": ".bias"}
 _COLUMNS = (".A_log", ".D")  # of Granite 4, one number a row

@@ -218,6 +218,11 @@ def test_what_changes_nothing_is_passed_over(model_type: str, changes: dict[str,
             | {"cla_share_factor": 2, "norm_type": "rms", "mlp_bias": False, "rope_theta": 1e4}
             | {"rope_scaling": {"alpha": 1000.0, "type": "dynamic", "factor": 1.0, **_BESIDE_ALPHA}},
         ),
+        ("apertus", {"mlp_bias": False, "qk_norm": True, "post_norm": False, "hidden_dropout": 0.0}),
+        (
+            "ernie4_5_moe",
+            {"moe_capacity": [64, 64, 64], "moe_gate": "topk", "moe_use_aux_free": True, "num_nextn_predict_layers": 1},
+        ),
         ("internlm3", {"bias": False, "qkv_bias": False, "rope_scaling": {"factor": 6.0, "rope_type": "dynamic"}}),
         ("cohere", {"use_qk_norm": False, "logit_scale": 0.0625, "model_max_length": 8192}),
         ("gemma3_text", {"_sliding_window_pattern": 6, "use_bidirectional_attention": False}),

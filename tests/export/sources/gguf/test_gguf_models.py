@@ -18,7 +18,7 @@ _GRANITE_EXPERTS = {"num_local_experts": 6, "num_experts_per_tok": 2, "intermedi
 
 
 def test_all_but_those_whose_files_are_not_read_are_tried() -> None:
-    assert set(SUPPORTED) - set(GGUF_MODELS) == {"cohere", "cohere2", *LATENT}
+    assert set(SUPPORTED) - set(GGUF_MODELS) == {"cohere", "cohere2", "apertus", *LATENT}
 
 
 @pytest.mark.parametrize("model_type", GGUF_MODELS)
@@ -43,6 +43,7 @@ def test_every_architecture_has_the_same_logits_from_a_file(model_type: str, tmp
         ("phi3", {"sliding_window": None, "tie_word_embeddings": False}),
         ("gpt_oss", {"attention_bias": False, "tie_word_embeddings": True}),
         ("lfm2_moe", {"num_dense_layers": 0, "conv_bias": False}),
+        ("ernie4_5_moe", {"use_bias": False, "moe_num_shared_experts": 0, "moe_layer_start_index": 0}),
         ("gemma4_text-experts", {}),
         ("granitemoehybrid", _GRANITE_EXPERTS),
         ("granitemoehybrid", {**_GRANITE_EXPERTS, "layer_types": ["full_attention"] * 2}),
