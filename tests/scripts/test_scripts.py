@@ -1,4 +1,4 @@
-"""Scripts of maintainers: overhead, reports of a GPU, priors of drafting, symbols of the native library, pictures."""
+"""Scripts of maintainers: overhead, reports of a GPU, priors, symbols of the native library, pictures, crashes."""
 
 import os
 import re
@@ -186,3 +186,16 @@ def test_a_weak_symbol_outside_its_namespace_is_found(source: str | None, expect
 def test_pictures_are_those_of_the_measured_tables(name: str) -> None:
     drawing = runpy.run_path(str(ROOT / "scripts" / "draw_pictures"))[f"{name}_drawing"]()
     assert drawing == (ROOT / "docs" / "images" / f"{name}.svg").read_text("utf-8")  # else: draw it again
+
+
+def test_the_fuzzer_keeps_one_input_a_crash_with_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    keep = runpy.run_path(str(ROOT / "scripts" / "fuzz"))["keep_crash"]
+    for data in (b"first", b"second"):
+        try:
+            int(data)
+        except ValueError as error:
+            keep(tmp_path, data, error)
+    kept, report = sorted(tmp_path.iterdir())
+    assert kept.read_bytes() == b"first"
+    assert "invalid literal" in report.read_text("utf-8")
