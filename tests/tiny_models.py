@@ -191,6 +191,13 @@ TINY_CONFIGS: dict[str, dict[str, Any]] = {
         "moe_intermediate_size": 48,
         "moe_layer_start_index": 1,
     },
+    "qwen3_next": {
+        **_QWEN3_5,
+        **_EXPERTS,
+        "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5},
+        "shared_expert_intermediate_size": 80,
+        "tie_word_embeddings": False,
+    },
 }
 
 

@@ -71,6 +71,8 @@ CATALOGUE = {
     "qwen3:8b": Origin("Qwen/Qwen3-8B"),
     "qwen3:30b": Origin("Qwen/Qwen3-30B-A3B"),
     "qwen3-coder:30b": Origin("Qwen/Qwen3-Coder-30B-A3B-Instruct"),
+    "qwen3-next:80b": Origin("Qwen/Qwen3-Next-80B-A3B-Instruct"),
+    "qwen3-coder-next:80b": Origin("Qwen/Qwen3-Coder-Next"),
     "qwen3.5:0.8b": Origin("Qwen/Qwen3.5-0.8B"),
     "qwen3.5:2b": Origin("Qwen/Qwen3.5-2B"),
     "qwen3.5:4b": Origin("Qwen/Qwen3.5-4B"),

@@ -76,6 +76,9 @@ ARCHITECTURES = {  # by the name of a tiny model
     },
     "minicpm3": Architecture("minicpm3", fuses_swiglu=True),
     "ernie4_5_moe": Architecture("ernie4_5_moe", fuses_swiglu=True, num_biases=9, num_swiglus=3, num_rerouted=2),
+    "qwen3_next": Architecture(
+        "qwen3_next", fuses_swiglu=True, num_cached=1, num_swiglus=2 * NUM_LAYERS, num_rerouted=3
+    ),
     "gemma4_text-experts": Architecture(
         "gemma4 (text)", has_windows=True, num_cached=5, num_layers=5, num_gathers=8, limit=2 * LIMIT, num_rerouted=5
     ),

@@ -27,8 +27,9 @@ NUM_ROWS, NUM_COLUMNS = 3, 32  # of the last logits, those that are kept
 
 _LONG = {"rope_type": "longrope", "short_factor": [1.0 + i / 8 for i in range(8)], "long_factor": [2.0] * 8}
 _THETA = {"rope_theta": 500000.0}
+_PARTIAL = ("phi", "glm4", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next")
 _OWN_ROPE: dict[str, dict[str, Any]] = {  # by model type, beside that
-    **{name: {"partial_rotary_factor": 0.25} for name in ("phi", "glm4", "qwen3_5_text", "qwen3_5_moe_text")},
+    **{name: {"partial_rotary_factor": 0.25} for name in _PARTIAL},
     "apertus": {**LLAMA3, "original_max_position_embeddings": 32},
     "hunyuan_v1_dense": {"rope_type": "dynamic", "factor": 1.0, "alpha": 50.0},
 }

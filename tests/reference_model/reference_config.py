@@ -10,7 +10,11 @@ GEMMA = ("gemma", "gemma2", "gemma3_text")
 COHERE = ("cohere", "cohere2")
 GRANITE = ("granite", "granitemoehybrid")
 PAIRED = (*COHERE, "ernie4_5", "ernie4_5_moe", "glm4")  # whose values of a head turn with their neighbours
-_DENSE = {"qwen3_5_moe_text": "qwen3_5_text", "lfm2_moe": "lfm2"}  # what a mixture is but for its experts
+_DENSE = {
+    "qwen3_5_moe_text": "qwen3_5_text",
+    "qwen3_next": "qwen3_5_text",
+    "lfm2_moe": "lfm2",
+}  # what a mixture is but for its experts
 _WHOLE = "full_attention"
 _WINDOWED = "sliding_attention"
 
@@ -104,7 +108,7 @@ class ReferenceConfig:
 
     def has_experts(self, layer: int) -> bool:
         """Whether a layer sends each token to a few of many MLPs."""
-        if self._model_type == "qwen3_moe":
+        if self._model_type in ("qwen3_moe", "qwen3_next"):
             is_dense = layer in (self._config.get("mlp_only_layers") or [])
             return not is_dense and self._num_experts > 0 and (layer + 1) % self._value("decoder_sparse_step") == 0
         if self._model_type == "lfm2_moe":

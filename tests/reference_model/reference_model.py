@@ -159,16 +159,29 @@ class ReferenceModel(ReferenceConfig):
     def _gated_delta(self, name: str, x: Tensor) -> Tensor:
         """Qwen 3.5's: a convolution, the gated delta rule by head, a norm of each head, a gate."""
         num_keys, num_values, key_dim, value_dim = self._delta_sizes
-        mixed = convolved(self._linear(f"{name}.in_proj_qkv", x), self._weights[f"{name}.conv1d.weight"], None)
+        projected, gates, betas, steps = self._delta_inputs(name, x)
+        mixed = convolved(projected, self._weights[f"{name}.conv1d.weight"], None)
         queries, keys, values = self.activation(mixed).split([num_keys * key_dim] * 2 + [num_values * value_dim], -1)
         queries, keys = (unit(part.view(len(x), num_keys, key_dim)) for part in (queries, keys))
-        steps = self._linear(f"{name}.in_proj_a", x) + self._weights[f"{name}.dt_bias"]
+        steps = steps + self._weights[f"{name}.dt_bias"]
         log_decays = -torch.exp(self._weights[f"{name}.A_log"]) * torch.log1p(torch.exp(steps))
-        betas = torch.sigmoid(self._linear(f"{name}.in_proj_b", x))
+        betas = torch.sigmoid(betas)
         values = values.view(len(x), num_values, value_dim)
         read = self._norm(f"{name}.norm", gated_delta(queries / key_dim**0.5, keys, values, log_decays, betas))
-        gates = self._linear(f"{name}.in_proj_z", x).view(len(x), num_values, value_dim)
+        gates = gates.reshape(len(x), num_values, value_dim)
         return self._linear(f"{name}.out_proj", (read * gates * torch.sigmoid(gates)).flatten(1))
+
+    def _delta_inputs(self, name: str, x: Tensor) -> tuple[Tensor, ...]:
+        """What such a layer makes of rows: queries, keys and values side by side; gates; betas; steps."""
+        if self._model_type != "qwen3_next":
+            qkv, gates, betas, steps = (self._linear(f"{name}.in_proj_{part}", x) for part in ("qkv", "z", "b", "a"))
+            return qkv, gates, betas, steps
+        num_keys, num_values, key_dim, value_dim = self._delta_sizes  # its heads of keys have theirs side by side
+        group = num_values // num_keys
+        by_key = self._linear(f"{name}.in_proj_qkvz", x).view(len(x), num_keys, -1)
+        parts = [part.flatten(1) for part in by_key.split([key_dim] * 2 + [group * value_dim] * 2, -1)]
+        betas, steps = self._linear(f"{name}.in_proj_ba", x).view(len(x), num_keys, -1).split(group, -1)
+        return torch.cat(parts[:3], -1), parts[3], betas.flatten(1), steps.flatten(1)
 
     def _mamba(self, name: str, x: Tensor) -> Tensor:
         """Granite 4's: a convolution, Mamba2's recurrence by head, a gate, a norm of each group."""
@@ -242,7 +255,7 @@ class ReferenceModel(ReferenceConfig):
         bent = mixed(x, chosen, shares, lambda expert, rows: bend(f"{name}.experts", expert, rows))
         if self._model_type == "ernie4_5_moe" and self._value("moe_num_shared_experts"):
             return bent + self._mlp(f"{name}.shared_experts", x)
-        if self._model_type != "qwen3_5_moe_text":
+        if self._model_type not in ("qwen3_5_moe_text", "qwen3_next"):
             return bent
         gates = torch.sigmoid(self._linear(f"{name}.shared_expert_gate", x))
         return bent + gates * self._mlp(f"{name}.shared_expert", x)

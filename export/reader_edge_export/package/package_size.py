@@ -25,6 +25,7 @@ from reader_edge_runtime.package.manifest import PRECISIONS, WEIGHTS_NAME, Preci
 _FIRST = {
     **dict.fromkeys(("k_proj", "v_proj"), "q_proj"),
     **dict.fromkeys(("in_proj_z", "in_proj_b", "in_proj_a"), "in_proj_qkv"),
+    "in_proj_ba": "in_proj_qkvz",
     "kv_a_proj_with_mqa": "q_proj",
     "up_proj": "gate_proj",
     "w3": "w1",

@@ -50,15 +50,16 @@ SUPPORTED = (  # values of model_type
     "glm4_moe_lite",
     "minicpm3",
     "ernie4_5_moe",
+    "qwen3_next",
 )
 
 RECURRENT = (  # those with layers that keep states
     *("lfm2", "qwen3_5_text", "granitemoehybrid"),
-    *("qwen3_5_moe_text", "lfm2_moe"),
+    *("qwen3_5_moe_text", "lfm2_moe", "qwen3_next"),
 )
 MIXTURES = (  # those with layers whose rows are sent to experts
     *("qwen3_moe", "gpt_oss", "qwen3_5_moe_text", "lfm2_moe"),
-    *("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "ernie4_5_moe"),
+    *("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "ernie4_5_moe", "qwen3_next"),
 )
 LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3")  # those that keep a latent in place of keys
 _MIXTURES_BY_KEY = {"gemma4_text": "enable_moe_block", "granitemoehybrid": "num_local_experts"}  # where not all are
@@ -67,6 +68,10 @@ _OTHER_ROUTER = "whose router chooses experts in a way of its own"
 REFUSED = {  # by model type: what the model is, and what of it has no operator here
     "glm4_moe": ("GLM with experts", _OTHER_ROUTER),
     "glm_moe_dsa": ("GLM with experts", "whose layers choose the tokens that they attend to"),
+    "falcon_h1": ("Falcon-H1", "whose layers attend and keep states at once"),
+    **dict.fromkeys(("gemma3n", "gemma3n_text"), ("Gemma 3n", "whose layers take several versions of a token's state")),
+    "internlm2": ("InternLM 2", "of which transformers has no module"),
+    "muse_glimmer": ("Muse Glimmer", "whose text model has no logit head of its own in transformers"),
     "nemotron_h": ("Nemotron 3 or Nemotron-H", "some of whose layers neither attend nor keep a state"),
     "exaone_moe": ("EXAONE with experts", _OTHER_ROUTER),
     "cohere2_moe": ("Cohere model with experts", _OTHER_ROUTER),

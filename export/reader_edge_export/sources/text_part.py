@@ -73,12 +73,10 @@ _IMAGE_MODULES = (  # and those of sounds
 )
 _LATER_MODULE = "mtp"  # layers that guess later tokens, which answers do not need
 _AS_LAYERS = ("deepseek_v3", "glm4_moe_lite")  # model types that have them behind the others, as more of these
-_WITH_LATER_TOKENS = (
-    "qwen3_5_text",
-    "qwen3_5_moe_text",
-    "ernie4_5_moe",
+_WITH_LATER_TOKENS = (  # model types whose folders may have them
+    *("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "ernie4_5_moe"),
     *_AS_LAYERS,
-)  # model types whose folders may have them
+)
 _LAYER = re.compile(r"model\.layers\.([0-9]{1,4})\.")
 
 

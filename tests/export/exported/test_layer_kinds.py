@@ -102,6 +102,7 @@ STATES = {  # of layer 0 of the tiny models; layer 1 attends
     "granitemoehybrid": {"conv": (3, 192), "mamba": (8, 16, 16)},
     "qwen3_5_moe_text": {"conv": (3, 96), "delta": (4, 16, 8)},
     "lfm2_moe": {"conv": (3, 64)},
+    "qwen3_next": {"conv": (3, 96), "delta": (4, 16, 8)},
 }
 TEXT = np.random.default_rng(0).integers(3, VOCAB_SIZE, 40).tolist()
 

@@ -121,6 +121,10 @@ READ: dict[str, frozenset[str]] = {  # by model_type: the keys that say what is 
     "ernie4_5_moe": (_RMS - {"head_dim"})
     | {"use_bias", "moe_num_experts", "moe_k", "moe_intermediate_size", "moe_num_shared_experts", "moe_norm_min"}
     | {"moe_layer_start_index", "moe_layer_end_index", "moe_layer_interval"},
+    "qwen3_next": _QWEN3_5
+    | _EXPERTS
+    | {"moe_intermediate_size", "shared_expert_intermediate_size", "norm_topk_prob", "decoder_sparse_step"}
+    | {"mlp_only_layers"},
 }
 
 # Say nothing about what is computed: where the model comes from, how it is trained, sampled, stored or loaded.

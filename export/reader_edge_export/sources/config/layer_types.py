@@ -13,6 +13,7 @@ _OWN_LAYERS = {  # by model type, where they are others
     "granitemoehybrid": ("full_attention", "linear_attention"),
     "qwen3_5_moe_text": ("full_attention", "linear_attention"),
     "lfm2_moe": ("full_attention", "conv"),
+    "qwen3_next": ("full_attention", "linear_attention"),
 }
 _GRANITE_NAMES = {"mamba": "linear_attention", "attention": "full_attention"}  # those of transformers 4
 _EXAONE_PATTERN = _COHERE_PATTERN = 4
@@ -193,4 +194,5 @@ _TRANSLATED: dict[str, Callable[[dict[str, Any]], None]] = {  # by model type, o
     "gemma4_text": _set_gemma4,
     "qwen3_5_moe_text": _set_interval,
     "lfm2_moe": _set_lfm2_moe,
+    "qwen3_next": _set_interval,
 }

@@ -15,7 +15,7 @@ _PHI3_ORIGINAL_CONTEXT = 4096  # where it is not given
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 _LOCAL_MODELS = ("gemma3_text", "gemma4_text", "olmo3")  # whose windowed layers have an embedding of their own
 _LOCAL_BASE_MODEL = "gemma3_text"  # where the base of these has a key of its own
-_PARTIAL_MODELS = ("phi", "phi3", "glm4", "qwen3_5_text", "qwen3_5_moe_text")
+_PARTIAL_MODELS = ("phi", "phi3", "glm4", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next")
 _PROPORTIONAL_MODEL = "gemma4_text"  # where a share of the pairs rotates, at the pace that they have among all
 _SUPPOSED: dict[str, dict[str, dict[str, Any]]] = {  # by model type, where nothing is given
     "gemma4_text": {
