@@ -21,6 +21,12 @@ them those of the block: the pending token and masks (C rows and N, at least one
 
 It has neither own_states nor next_states.
 
+One to which the target lends keys and values keeps none: its passes only read those of the text before the pending
+token, and all nodes of a tree have the pending token's position (M of these rows that are visible, S as the cache has):
+
+    past_key.{layer}, past_value.{layer}             as the target's graph has them, of each layer that lends
+    tree_mask, with a window tree_mask_sliding too   float32 (B, 1, N, M)
+
 A model that sees images has a graph for what is made of one of them, or of one of its tiles. It gives L tokens:
 
     image_features  float32 (L, E), with num_deepstack (L, (1 + num_deepstack) * E): a row for each of its inputs
@@ -55,8 +61,8 @@ from reader_edge_runtime.untrusted.untrusted_json import Sha256, one_of
 SPECULATOR_GRAPH_NAME = "speculator.onnx"
 SPECULATOR_WEIGHTS_NAME = "speculator.onnx.data"
 
-MLP, EAGLE3, MTP, DFLASH = "mlp", "eagle3", "mtp", "dflash"
-SPECULATOR_FORMATS = (MLP, EAGLE3, MTP, DFLASH)
+MLP, EAGLE3, MTP, DFLASH, ASSISTANT = "mlp", "eagle3", "mtp", "dflash", "assistant"
+SPECULATOR_FORMATS = (MLP, EAGLE3, MTP, DFLASH, ASSISTANT)
 SPECULATOR_AGREEMENT = "speculator_target_agreement"  # among a package's checks: its best token is the target's
 MOST_STATES = 16  # of a target that a package reports
 
@@ -87,6 +93,17 @@ class BlockPart:
 
 
 @dataclass(frozen=True, slots=True)
+class LentPart:
+    """What a target lends to its speculator. layers: by number, those whose keys and values it reads.
+
+    window: of the target's rows, the last ones that its windowed layers see; None without such layers.
+    """
+
+    layers: Annotated[tuple[Annotated[int, Meta(ge=0, lt=1 << 12)], ...], Meta(min_length=1, max_length=2)]
+    window: Annotated[int, Meta(ge=1, le=1 << 28)] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SpeculatorPart:
     """What a package says of its speculator.
 
@@ -95,6 +112,7 @@ class SpeculatorPart:
     node.
     state_ids: of the target's states (`Manifest.state_ids`) those that it reads, in the order in which it joins them.
     block: of one that drafts blocks.
+    lent: the keys and values that it reads in the place of its own; None where there are none.
     """
 
     format: Annotated[str, one_of(*SPECULATOR_FORMATS)]
@@ -107,6 +125,7 @@ class SpeculatorPart:
     top_k: Annotated[int, Meta(ge=1, le=256)]
     state_ids: Annotated[tuple[int, ...], Meta(min_length=1, max_length=MOST_STATES)]
     block: BlockPart | None = None
+    lent: LentPart | None = None
 
     @property
     def kv_row_bytes(self) -> int:

@@ -31,10 +31,12 @@ from reader_edge_runtime.package.manifest_file import write_manifest
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass
 from tests.export.conftest import TinyModel
+from tests.export.speculators.assistant_folders import SIZE, write_assistant
 from tests.export.speculators.speculator_folders import DRAFT_VOCAB_SIZE, add_mtp, write_eagle3, write_mlp
 from tests.tiny_models import VOCAB_SIZE, build_tiny_model
 
 FORMS = [("mlp", "int8"), ("eagle3", "fp32"), ("eagle3", "int8"), ("mtp", "fp32"), ("mtp", "int8")]
+ASSISTANTS = [("assistant", "fp32"), ("assistant", "int8")]
 PROMPTS = ["one two three", "four", "five six seven eight nine ten " * 3]
 
 
@@ -51,6 +53,9 @@ def speculating(tiny_model: TinyModel, tmp_path_factory: pytest.TempPathFactory)
                 write_mlp(folder / "speculator")
             elif format_name == "eagle3":
                 write_eagle3(folder / "speculator")
+            elif format_name == "assistant":
+                source = tiny_model("gemma4_text")
+                write_assistant(folder / "speculator")
             else:
                 source, speculator = build_tiny_model("qwen3_5_text", folder / "model"), "auto"
                 add_mtp(source, "qwen3_5_text")
@@ -108,7 +113,7 @@ def ask_always(engine: Engine) -> SpeculatorSource:
     return source
 
 
-@pytest.mark.parametrize(("format_name", "precision"), FORMS)
+@pytest.mark.parametrize(("format_name", "precision"), FORMS + ASSISTANTS)
 def test_answers_are_plain_ones_also_with_hostile_weights(
     speculating: Callable[[str, str], Path], format_name: str, precision: str, tmp_path: Path
 ) -> None:
@@ -126,7 +131,8 @@ def test_answers_are_plain_ones_also_with_hostile_weights(
     for number in (np.nan, 1e30):
         part = engine.package.manifest.speculator
         assert part is not None
-        spoilt = spoil(folder, tmp_path / str(number), np.full(part.hidden_size, number, np.float32))  # in a norm
+        width = SIZE if format_name == "assistant" else part.hidden_size
+        spoilt = spoil(folder, tmp_path / str(number), np.full(width, number, np.float32))  # in a norm
         with np.errstate(all="raise"):
             hostile = Engine.load(spoilt, config=config)
             ask_always(hostile)

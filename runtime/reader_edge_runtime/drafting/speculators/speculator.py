@@ -52,7 +52,11 @@ class Speculator(Protocol):
     state_size: int
 
     def new_cache(self, num_slots: int, capacity: int) -> Cache:
-        """An empty cache. Row r of a slot is of the (r + 1)th token whose rows it has, wherever the text began."""
+        """An empty cache. Row r of a slot is of the (r + 1)th token whose rows it has, wherever the text began.
+
+        Where the target lends rows (`SpeculatorPart.lent`), passes read them in a slot of the target's own cache, whose
+        committed rows are all of the text but its last token's, and write none. This one is like that.
+        """
         ...
 
     def catch_up(
