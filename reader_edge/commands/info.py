@@ -145,6 +145,7 @@ def _speculator_text(part: "SpeculatorPart | None") -> str:
         return "none"
     names = {"mlp": "MLP", "eagle3": "EAGLE-3", "mtp": "MTP", "dflash": "DFlash", "assistant": "Gemma 4's assistant"}
     name = names[part.format]
+    name += "" if part.block is None else f" of {part.block.max_drafts} tokens a pass"
     layers = {0: "no attention", 1: "a layer"}.get(part.num_layers, f"{part.num_layers} layers")
     if part.lent is not None:
         layers = f"keys and values of the model's layers {' and '.join(map(str, part.lent.layers))}"
