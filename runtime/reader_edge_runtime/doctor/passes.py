@@ -123,7 +123,7 @@ def pass_result(seconds: float, weight_bytes: int, rate: float) -> CheckResult:
     )
     if weight_bytes < _CACHED:
         return CheckResult(
-            "pass time", Severity.WELL, f"{found}; it is small enough to stay in the processor's caches."
+            "pass time", Severity.WELL, f"{found}; so few bytes that caches may hold many of them."
         )
     if seconds * rate <= _FAR * weight_bytes:
         return CheckResult("pass time", Severity.WELL, f"{found}.")
