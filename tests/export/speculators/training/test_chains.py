@@ -16,8 +16,8 @@ from reader_edge_export.speculators.training import mtp_training
 from reader_edge_export.speculators.training import training_loop as training
 from reader_edge_export.speculators.training.batches import DEPTH, ROW, ROWS, Batches
 from reader_edge_export.speculators.training.chains import ChainLoss, chain_reads
-from reader_edge_export.speculators.training.mtp_training import SampledHead
 from reader_edge_export.speculators.training.dflash_training import DflashTraining
+from reader_edge_export.speculators.training.mtp_training import SampledHead
 from reader_edge_export.speculators.training.state_recorder import RecordedAnswer
 from reader_edge_runtime.errors import ExportError
 
