@@ -28,13 +28,13 @@ from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.package.package_parts import DFLASH
 
 _NUM_LAYERS = 2
+_FIRST_GAIN = 0.25  # of the last norm: first guesses are unsure
 
 
 class DflashTraining(TrainedFormat):
-    """With a vocabulary and a logit head of its own, which begins as the target's."""
+    """With a vocabulary and a logit head of its own, which begins as the target's at another scale."""
 
     name = DFLASH
-    shape = 2, 256
 
     def state_ids(self, manifest: Manifest) -> tuple[int, ...]:
         return middle_state_ids(manifest)
@@ -50,7 +50,10 @@ class DflashTraining(TrainedFormat):
         package, states = inputs.package, state_sample(inputs)
         module = _new(package.manifest, inputs.ids, embedding_rows(package), len(inputs.columns))
         with torch.no_grad():
-            module.lm_head.weight.copy_(torch.from_numpy(logit_head_rows(package)[inputs.ids]))
+            head = torch.from_numpy(logit_head_rows(package)[inputs.ids])
+            head = head - head.mean(0)
+            module.lm_head.weight.copy_(head / head.std() / head.shape[1] ** 0.5)
+            module.norm.weight.fill_(_FIRST_GAIN)
         return module, states.std(0) + 1e-3 * states.std()
 
     def reads(
