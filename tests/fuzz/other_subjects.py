@@ -38,6 +38,7 @@ from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.datastore.datastore_set import DatastoreSet
 from reader_edge_runtime.drafting.sources.datastore.header import HEADER_BYTES
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
+from reader_edge_runtime.drafting.sources.history_records import pack_record
 from reader_edge_runtime.drafting.sources.successor_store import LEARNED, SuccessorStore, SuccessorTable
 from reader_edge_runtime.errors import FrameError, ReaderEdgeError
 from reader_edge_runtime.package.manifest import SUCCESSORS_NAME, file_entry
@@ -110,6 +111,7 @@ def _spoilt(content: bytes, random: Random) -> bytes:
 
 
 DEVICE_SUBJECTS = {"frame": Subject(_samples, _spoilt, _read)}
+_CHECKSUM_AT = 112  # in a datastore's header
 DOCUMENTS = [[1, 2, 3, 1, 2, 4], [0, NARROW - 1, 255, 256, 1, 2, 3]]
 
 
@@ -140,9 +142,19 @@ def _read_datastore(path: Path) -> None:
     datastore.check_body()
 
 
+def _spoil_history(content: bytes, random: Random) -> bytes:
+    """Often with a text of any ids behind it, whose checksum fits."""
+    ids = np.array([random.randrange(-(2**31), 2**31) >> random.randrange(32) for _ in range(40)], np.int32)
+    return mutated(content + pack_record(ids), random, random.choice((0, len(content))))
+
+
 def _spoil_datastore(content: bytes, random: Random) -> bytes:
-    """Often behind the header, whose checksum would end the reading at once."""
-    return mutated(content, random, random.choice((0, HEADER_BYTES, len(content) // 2)))
+    """Often behind the header, whose checksum would end the reading at once, or so that this fits."""
+    spoilt = mutated(content, random, random.choice((0, HEADER_BYTES, len(content) // 2)))
+    if random.random() < 0.5 or len(spoilt) < HEADER_BYTES:
+        return spoilt
+    checksum = hashlib.sha256(spoilt[:_CHECKSUM_AT]).digest()
+    return spoilt[:_CHECKSUM_AT] + checksum.ljust(HEADER_BYTES - _CHECKSUM_AT, b"\0") + spoilt[HEADER_BYTES:]
 
 
 def _successors_samples(folder: Path) -> list[bytes]:
@@ -183,7 +195,7 @@ def spoil_arrays(content: bytes, random: Random) -> bytes:
 
 DRAFTING_SUBJECTS = {
     "successors": Subject(_successors_samples, _spoil_successors, _read_successors),
-    "history": Subject(_history_samples, mutated, _read_history),
+    "history": Subject(_history_samples, _spoil_history, _read_history),
     "datastore": Subject(
         lambda folder: [build(folder / "sample", DOCUMENTS).path.read_bytes()], _spoil_datastore, _read_datastore
     ),
