@@ -15,7 +15,7 @@ from reader_edge.terminal.shell_completion import MODEL
 if TYPE_CHECKING:
     from reader_edge_export.speculators.training.chains import DepthAcceptance
 
-_FORMATS = ("mlp", "eagle3", "mtp", "dflash")
+_FORMATS = ("mlp", "eagle3", "mtp")
 
 
 @helpful_command(
@@ -31,8 +31,7 @@ _FORMATS = ("mlp", "eagle3", "mtp", "dflash")
     type=click.Choice(_FORMATS),
     default="mlp",
     show_default=True,
-    help="mlp: a hidden layer, in minutes. eagle3, mtp: a decoder layer, in hours; mtp has the model's logit head. "
-    "dflash: two layers that draft a block in one pass, in hours.",
+    help="mlp: a hidden layer, in minutes. eagle3, mtp: a decoder layer, in hours; mtp has the model's logit head.",
 )
 @click.option(
     "--tokens",

@@ -63,8 +63,7 @@ class SpeculatorFiles:
 
     tensors: by the names that its module has for them. state_ids: which states of the target it reads, in the order in
     which they are joined; None where it does not say. switches: what else `Eagle3Config` or `BlockConfig` has, by name.
-    block: of one that drafts a block. centroids: of an assistant's head, how many there are and how many are chosen;
-    None without.
+    block: of one that drafts a block.
     """
 
     format: str
@@ -76,7 +75,6 @@ class SpeculatorFiles:
     state_ids: tuple[int, ...] | None = None
     switches: Mapping[str, Any] = field(default_factory=dict)
     block: BlockFiles | None = None
-    centroids: tuple[int, int] | None = None
 
     @property
     def files(self) -> list[Path]:
@@ -96,7 +94,7 @@ def mlp_source(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, St
     """Of a folder of `train-drafter`'s own format, whose config is that of the `speculators` package."""
     layer = layer_config(folder, config, ("llama",))
     check_package_keys(config, (size_key := "draft_vocab_size",))
-    return SpeculatorFiles(MLP, folder, layer, tensors, size_of(config, size_key))
+    return SpeculatorFiles(MLP, folder, layer, tensors, _size(config, size_key))
 
 
 def plain_eagle3_source(
@@ -157,26 +155,25 @@ def _source(
     switches = {name: config.get(name) or False for name in _SWITCHES}
     for name, value in switches.items():
         if not isinstance(value, bool):
-            raise wrong_value(name, value, "true or false")
+            raise _wrong(name, value, "true or false")
     if switches["norm_before_fc"] and switches["fc_norm"]:
         raise ExportError("The speculator's config.json sets both norm_before_fc and fc_norm: remove one of them.")
     own = {name: tensor for name, tensor in tensors.items() if not name.startswith(UNREAD)}
-    size, target_size = size_of(config, "draft_vocab_size"), size_of(config, "target_hidden_size")
+    size, target_size = _size(config, "draft_vocab_size"), _size(config, "target_hidden_size")
     return SpeculatorFiles(EAGLE3, folder, layer, own, size, target_size, _state_ids(config), switches)
 
 
-def size_of(config: Mapping[str, Any], name: str) -> int | None:
-    """A size that config.json gives, or None. Raises ExportError for what is none."""
+def _size(config: Mapping[str, Any], name: str) -> int | None:
     value = config.get(name)
     if value is not None and (type(value) is not int or not 1 <= value <= MAX_SIZE):
-        raise wrong_value(name, value, f"a whole number from 1 to {MAX_SIZE}")
+        raise _wrong(name, value, f"a whole number from 1 to {MAX_SIZE}")
     return value
 
 
 def _state_ids(config: Mapping[str, Any]) -> tuple[int, ...] | None:
     inner = config.get("eagle_config") or {}
     if not isinstance(inner, dict):
-        raise wrong_value("eagle_config", inner, "an object")
+        raise _wrong("eagle_config", inner, "an object")
     unknown = {key: value for key, value in inner.items() if value and key != _IDS and _INERT.get(key) != value}
     if unknown:
         raise UnsupportedArchitectureError(
@@ -188,12 +185,11 @@ def _state_ids(config: Mapping[str, Any]) -> tuple[int, ...] | None:
         return None
     is_list = isinstance(ids, list) and len(ids) <= MAX_STATES
     if not is_list or any(type(each) is not int or not 0 <= each <= MAX_SIZE for each in ids):
-        raise wrong_value(_IDS, ids, f"a list of at most {MAX_STATES} numbers of layers")
+        raise _wrong(_IDS, ids, f"a list of at most {MAX_STATES} numbers of layers")
     return tuple(ids)
 
 
-def wrong_value(name: str, value: object, words: str) -> ExportError:
-    """For a value of config.json. words: what it must be."""
+def _wrong(name: str, value: object, words: str) -> ExportError:
     return ExportError(
         f"The speculator's config.json gives {name} as {reprlib.repr(value)}, which must be {words}: correct it."
     )
