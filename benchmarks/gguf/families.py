@@ -32,6 +32,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     **{name: {"use_bias": False} for name in ("ernie4_5", "ernie4_5_moe")},
     "internlm3": {"attention_bias": False, "mlp_bias": False},
     "lfm2": {"conv_bias": False},
+    "deepseek_v2": {"n_group": 1, "topk_group": 1, "topk_method": "greedy"},  # of groups it takes the two best
     "qwen3_5_text": {"linear_value_head_dim": 16},  # as large as those of keys
     "qwen3_5_moe_text": {"linear_value_head_dim": 16},
     "lfm2_moe": {"conv_bias": False},

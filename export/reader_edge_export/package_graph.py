@@ -183,7 +183,7 @@ def _add_unread_inputs(graph: ir.Graph) -> None:
 def add_top_logits(editor: GraphEditor, top_k: int, token_ids: ir.Value | None = None) -> None:
     """Report each row's best successors, so that drafting learns from rejected rows without reading whole ones.
 
-    token_ids: int64 (V,), of the logits; None where they are in order.
+    token_ids: int64 (V,), of the logits, or (B, R, V) of those of each row; None where they are in order.
     """
     logits = _output(editor, "logits")
     vocab_size = logits.shape[-1] if logits.shape is not None else None
@@ -191,7 +191,9 @@ def add_top_logits(editor: GraphEditor, top_k: int, token_ids: ir.Value | None =
     values, indices = editor.op_multi("TopK", [logits, editor.int64s(top_k)], 2, {"axis": -1})
     indices.dtype = ir.DataType.INT64
     if token_ids is not None:
-        indices = editor.op("Gather", [token_ids, indices], dtype=ir.DataType.INT64)
+        is_by_row = token_ids.shape is not None and len(token_ids.shape) > 1
+        pick, how = ("GatherElements", {"axis": -1}) if is_by_row else ("Gather", {})
+        indices = editor.op(pick, [token_ids, indices], how, dtype=ir.DataType.INT64)
     _report(editor, indices, "top_ids", "B", "R", top_k)
     _report(editor, values, "top_logits", "B", "R", top_k)
 

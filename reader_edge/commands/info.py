@@ -143,9 +143,12 @@ def _pairs(manifest: "Manifest") -> list[tuple[str, str]]:
 def _speculator_text(part: "SpeculatorPart | None") -> str:
     if part is None:
         return "none"
-    name = {"mlp": "MLP", "eagle3": "EAGLE-3", "mtp": "MTP", "dflash": "DFlash"}[part.format]
-    name += "" if part.block is None else f", {part.block.max_drafts} tokens a pass"
+    names = {"mlp": "MLP", "eagle3": "EAGLE-3", "mtp": "MTP", "dflash": "DFlash", "assistant": "Gemma 4's assistant"}
+    name = names[part.format]
+    name += "" if part.block is None else f" of {part.block.max_drafts} tokens a pass"
     layers = {0: "no attention", 1: "a layer"}.get(part.num_layers, f"{part.num_layers} layers")
+    if part.lent is not None:
+        layers = f"keys and values of the model's layers {' and '.join(map(str, part.lent.layers))}"
     return f"{name}, {layers}, {part.draft_vocab_size} tokens, reads states {', '.join(map(str, part.state_ids))}"
 
 

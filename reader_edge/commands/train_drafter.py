@@ -15,7 +15,7 @@ from reader_edge.terminal.shell_completion import MODEL
 if TYPE_CHECKING:
     from reader_edge_export.speculators.training.chains import DepthAcceptance
 
-_FORMATS = ("mlp", "eagle3", "mtp")
+_FORMATS = ("mlp", "eagle3", "mtp", "dflash")
 
 
 @helpful_command(
@@ -31,7 +31,8 @@ _FORMATS = ("mlp", "eagle3", "mtp")
     type=click.Choice(_FORMATS),
     default="mlp",
     show_default=True,
-    help="mlp: a hidden layer, in minutes. eagle3, mtp: a decoder layer, in hours; mtp has the model's logit head.",
+    help="mlp: a hidden layer, in minutes. eagle3, mtp: a decoder layer, in hours; mtp has the model's logit head. "
+    "dflash: two layers that draft a block in one pass, in hours.",
 )
 @click.option(
     "--tokens",

@@ -18,6 +18,7 @@ from tests.tiny_models import build_tiny_model, tiny_config
 _DELTA = ("qwen35", "qwen35moe")
 _SCALES = {"scale": "ffn_gate_inp.scale", "per_expert_scale": "ffn_down_exps.scale"}
 _GATED = ("ffn_gate", "ffn_up")
+_SCALARS = ("layer_scalar", "expert_bias", "score_correction_bias")  # buffers that files hold
 _PAIRED = ("llama", "mistral3", "granite", "granitehybrid", "granitemoe", "smollm3", "arcee")
 
 
@@ -28,12 +29,14 @@ def gguf_weights(model: PreTrainedModel, architecture: str) -> dict[str, Array]:
     names = gguf.get_tensor_name_map(kind, config.num_hidden_layers)
     heads = {"q_proj": config.num_attention_heads, "k_proj": getattr(config, "num_key_value_heads", 0)}
     weights: dict[str, Array] = {}
-    scalars = [(name, value) for name, value in model.named_buffers() if name.endswith(("layer_scalar", "expert_bias"))]
+    scalars = [(name, value) for name, value in model.named_buffers() if name.endswith(_SCALARS)]
     for name, parameter in (*model.named_parameters(), *scalars):
         weight: Array = parameter.detach().numpy()
-        if ".experts." in name:
-            weights |= _of_experts(name, weight, architecture)
+        is_by_head = architecture == "deepseek2" and name.endswith("kv_b_proj.weight")
+        if ".experts." in name or is_by_head:
+            weights |= _by_head(config, name, weight) if is_by_head else _of_experts(name, weight, architecture)
             continue
+        name = name.replace("e_score_correction_bias", "e_score_correction.bias")
         module = name.split(".")[-2]
         if architecture in _PAIRED and module in heads:
             halves = weight.reshape(heads[module], 2, -1, *weight.shape[1:])
@@ -64,6 +67,14 @@ def gguf_weights(model: PreTrainedModel, architecture: str) -> dict[str, Array]:
     if architecture == "gemma4":
         weights |= _beside_gemma4(config)
     return weights
+
+
+def _by_head(config: PretrainedConfig, name: str, weight: Array) -> dict[str, Array]:
+    """What makes keys and values of a latent, apart; keys have inputs first."""
+    block = f"blk.{name.split('.')[2]}"
+    rows = weight.reshape(config.num_attention_heads, -1, weight.shape[1])
+    keys, values = np.split(rows, [config.qk_nope_head_dim], axis=1)
+    return {f"{block}.attn_k_b.weight": keys.swapaxes(1, 2).copy(), f"{block}.attn_v_b.weight": values.copy()}
 
 
 def _beside_gemma4(config: PretrainedConfig) -> dict[str, Array]:
@@ -150,6 +161,7 @@ _KEPT = (
 )  # in fp32, small as they are
 
 # model_type -> (architecture in the file, what of the tiny model the format cannot say and llama.cpp supposes)
+_STRETCHED = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 32}
 _FULL: Values = {"use_sliding_window": False, "sliding_window": None, "layer_types": None}
 GGUF_MODELS: dict[str, tuple[str, Values]] = {
     "llama": ("llama", {}),
@@ -183,6 +195,10 @@ GGUF_MODELS: dict[str, tuple[str, Values]] = {
     "qwen3_5_moe_text": ("qwen35moe", {}),
     "lfm2_moe": ("lfm2moe", {"routed_scaling_factor": 1.0}),
     "ernie4_5_moe": ("ernie4_5-moe", {"intermediate_size": 192}),
+    "deepseek_v2": ("deepseek2", {"rope_parameters": {**_STRETCHED, "mscale": 0.7, "mscale_all_dim": 0.7}}),
+    "deepseek_v3": ("deepseek2", {}),
+    "glm4_moe_lite": ("deepseek2", {}),
+    "minicpm3": ("minicpm3", {"v_head_dim": 16, "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256}),
 }
 
 
@@ -199,19 +215,21 @@ def write_model(
     path: Path,
     kind: gguf.GGMLQuantizationType = F32,
     values: Mapping[str, Any] | None = None,
-    tensors: Mapping[str, Array] | None = None,
+    tensors: Mapping[str, Array | None] | None = None,
     kinds: Mapping[str, gguf.GGMLQuantizationType] | None = None,
     architecture: str = "",
 ) -> Path:
     """Write a model with the tokenizer of its folder. path: of the file, or a folder for it. kind: of its matrices,
-    kinds: of some. values, tensors: added, or in place. architecture: of the file, where it is not the usual one.
+    kinds: of some. values, tensors: added, in place, or left out (None). architecture: of the file, where it is not
+    the usual one.
     """
     config = model.config
     architecture = architecture or _architecture(config)
     vocabulary = byte_level(Tokenizer.from_file(f"{model.name_or_path}/tokenizer.json"), "gpt-2", config.vocab_size)
     special = {"tokenizer.ggml.bos_token_id": 0, "tokenizer.ggml.eos_token_id": 1}
     own = {f"{architecture}.{key}": value for key, value in gguf_values(config).items()}
-    weights = {**gguf_weights(model, architecture), **(tensors or {})}
+    all_weights = {**gguf_weights(model, architecture), **(tensors or {})}
+    weights = {name: weight for name, weight in all_weights.items() if weight is not None}
     matrices = [name for name, weight in weights.items() if weight.ndim > 1 and not name.endswith(_KEPT)]
     all_kinds = dict.fromkeys(matrices, kind) | dict(kinds or {})
     path = path / "model.gguf" if path.is_dir() else path

@@ -234,6 +234,48 @@ def _gpt_oss(config: PretrainedConfig) -> Values:
     }
 
 
+def _deepseek2(config: PretrainedConfig) -> Values:
+    """How experts are chosen stands in files of all, also where config.json leaves it out."""
+    yarn, is_second = config.rope_parameters, config.model_type == "deepseek_v2"
+    dense = (config.mlp_layer_types or []).count("dense") if config.model_type == "glm4_moe_lite" else None
+    return {
+        "attention.head_count_kv": 1,
+        **_latent(config),
+        "attention.key_length": config.kv_lora_rank + config.qk_rope_head_dim,
+        "attention.value_length": config.kv_lora_rank,
+        "attention.key_length_mla": config.qk_nope_head_dim + config.qk_rope_head_dim,
+        "attention.value_length_mla": config.v_head_dim,
+        "leading_dense_block_count": config.first_k_dense_replace if dense is None else dense,
+        "expert_count": config.n_routed_experts,
+        "expert_used_count": config.num_experts_per_tok,
+        "expert_shared_count": config.n_shared_experts,
+        "expert_feed_forward_length": config.moe_intermediate_size,
+        "expert_weights_scale": config.routed_scaling_factor,
+        "expert_weights_norm": (not is_second and config.norm_topk_prob) or None,
+        "expert_gating_func": 1 if is_second else 2,
+        "expert_group_count": config.n_group,
+        "expert_group_used_count": config.topk_group,
+        "rope.scaling.type": "yarn" if yarn["rope_type"] == "yarn" else None,
+        "rope.scaling.factor": yarn.get("factor"),
+        "rope.scaling.original_context_length": yarn.get("original_max_position_embeddings"),
+        "rope.scaling.yarn_log_multiplier": 0.1 * yarn["mscale_all_dim"] if "mscale_all_dim" in yarn else None,
+    }
+
+
+def _minicpm3(config: PretrainedConfig) -> Values:
+    size = config.qk_nope_head_dim + config.qk_rope_head_dim
+    return {**_latent(config), "attention.key_length": size, "attention.value_length": None, "rope.freq_base": None}
+
+
+def _latent(config: PretrainedConfig) -> Values:
+    return {
+        "vocab_size": config.vocab_size,
+        "attention.q_lora_rank": config.q_lora_rank,
+        "attention.kv_lora_rank": config.kv_lora_rank,
+        "rope.dimension_count": config.qk_rope_head_dim,
+    }
+
+
 _EXTRAS: dict[str, Callable[[PretrainedConfig], Values]] = {
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,
@@ -250,4 +292,6 @@ _EXTRAS: dict[str, Callable[[PretrainedConfig], Values]] = {
     "qwen3_5_moe_text": _qwen35moe,
     "lfm2_moe": _lfm2_moe,
     "ernie4_5_moe": _ernie_moe,
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "glm4_moe_lite"), _deepseek2),
+    "minicpm3": _minicpm3,
 }

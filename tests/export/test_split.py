@@ -42,6 +42,7 @@ FORMS = [  # model, precision, attention, cache
     ("gemma4_text-experts", "int8", "exact", None),
     ("cohere2", "int8", "exact", None),
     ("granite", "int8", "exact", None),
+    ("minicpm3", "int8", "exact", "int8"),
 ]
 GB = 10**9
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -26,6 +27,8 @@ from reader_edge.remote.frames import (
     Welcome,
 )
 from reader_edge.remote.settings import Settings
+from reader_edge_export.sources.source import Source
+from reader_edge_export.speculators.formats.assistants import open_assistant
 from reader_edge_export.speculators.formats.find import find_speculator
 from reader_edge_export.speculators.formats.open_speculator import OpenSpeculator, TargetSizes
 from reader_edge_runtime import Conversation, GenerationConfig, GenerationStats, Grammar
@@ -35,10 +38,13 @@ from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.datastore.datastore_set import DatastoreSet
 from reader_edge_runtime.drafting.sources.datastore.header import HEADER_BYTES
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
+from reader_edge_runtime.drafting.sources.history_records import pack_record
 from reader_edge_runtime.drafting.sources.successor_store import LEARNED, SuccessorStore, SuccessorTable
 from reader_edge_runtime.errors import FrameError, ReaderEdgeError
 from reader_edge_runtime.package.manifest import SUCCESSORS_NAME, file_entry
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.package.package_parts import ASSISTANT
+from tests.export.speculators.assistant_folders import write_assistant
 from tests.export.speculators.speculator_folders import (
     write_block,
     write_eagle3,
@@ -52,6 +58,7 @@ from tests.runtime.drafting.integrity import check_successors
 from tests.runtime.drafting.sources.datastore_reference import FINGERPRINT, NARROW, build
 from tests.runtime.drafting.sources.test_successor_store import FINGERPRINT as TABLE_FINGERPRINT
 from tests.runtime.drafting.sources.test_successor_store import VOCAB_SIZE, package_with, random_table
+from tests.tiny_models import tiny_config
 
 _TEXT = [5, 6, 7, 8]
 _TREE = DraftTree.chain([8, 9, 10])
@@ -104,6 +111,7 @@ def _spoilt(content: bytes, random: Random) -> bytes:
 
 
 DEVICE_SUBJECTS = {"frame": Subject(_samples, _spoilt, _read)}
+_CHECKSUM_AT = 112  # in a datastore's header
 DOCUMENTS = [[1, 2, 3, 1, 2, 4], [0, NARROW - 1, 255, 256, 1, 2, 3]]
 
 
@@ -134,9 +142,19 @@ def _read_datastore(path: Path) -> None:
     datastore.check_body()
 
 
+def _spoil_history(content: bytes, random: Random) -> bytes:
+    """Often with a text of any ids behind it, whose checksum fits."""
+    ids = np.array([random.randrange(-(2**31), 2**31) >> random.randrange(32) for _ in range(40)], np.int32)
+    return mutated(content + pack_record(ids), random, random.choice((0, len(content))))
+
+
 def _spoil_datastore(content: bytes, random: Random) -> bytes:
-    """Often behind the header, whose checksum would end the reading at once."""
-    return mutated(content, random, random.choice((0, HEADER_BYTES, len(content) // 2)))
+    """Often behind the header, whose checksum would end the reading at once, or so that this fits."""
+    spoilt = mutated(content, random, random.choice((0, HEADER_BYTES, len(content) // 2)))
+    if random.random() < 0.5 or len(spoilt) < HEADER_BYTES:
+        return spoilt
+    checksum = hashlib.sha256(spoilt[:_CHECKSUM_AT]).digest()
+    return spoilt[:_CHECKSUM_AT] + checksum.ljust(HEADER_BYTES - _CHECKSUM_AT, b"\0") + spoilt[HEADER_BYTES:]
 
 
 def _successors_samples(folder: Path) -> list[bytes]:
@@ -177,12 +195,13 @@ def spoil_arrays(content: bytes, random: Random) -> bytes:
 
 DRAFTING_SUBJECTS = {
     "successors": Subject(_successors_samples, _spoil_successors, _read_successors),
-    "history": Subject(_history_samples, mutated, _read_history),
+    "history": Subject(_history_samples, _spoil_history, _read_history),
     "datastore": Subject(
         lambda folder: [build(folder / "sample", DOCUMENTS).path.read_bytes()], _spoil_datastore, _read_datastore
     ),
 }
-_KINDS = ("eagle3", "plain", "mtp", "mlp", "dflash2")
+_KINDS = ("eagle3", "plain", "mtp", "mlp", "dflash2", "assistant")
+_GEMMA = cast(Source, SimpleNamespace(config=tiny_config("gemma4_text"), short_name="tiny"))
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
 
 
@@ -200,6 +219,7 @@ def _write(folder: Path) -> None:
         write_mtp(folder / "mtp", "qwen3_5_text")
         write_mlp(folder / "mlp")
         write_block(folder / "dflash2", conv_kernel_size=2, conv_group_size=16, selector_rank=8, selector_top_k=4)
+        write_assistant(folder / "assistant")
 
 
 def _read_network(name: str, path: Path) -> None:
@@ -211,7 +231,11 @@ def _read_network(name: str, path: Path) -> None:
         good = file.read_bytes()
         file.write_bytes(path.read_bytes())
         try:
-            OpenSpeculator.of(find_speculator(file.parent, cast(Any, None)), TargetSizes(2, 64, 320))
+            found = find_speculator(file.parent, cast(Any, None))
+            if found.format == ASSISTANT:
+                open_assistant(found, _GEMMA)
+            else:
+                OpenSpeculator.of(found, TargetSizes(2, 64, 320))
         except ReaderEdgeError as refusal:
             refusals.append(refusal)
         finally:

@@ -42,7 +42,7 @@ class Int8CacheAttention(AttentionOperator):
 
     def lower(self, editor: GraphEditor, marker: TreeAttentionMarker) -> tuple[ir.Value, ir.Value, ir.Value]:
         """The marker's three outputs. Values that are the keys are rotated, and their mean is rotated back."""
-        rotation = self._rotation(editor, marker.head_dim)
+        rotation = self.rotation(editor, marker.head_dim)
         if marker.key is not None and marker.value is not None:
             key, value = cache_rows(editor, marker.key, marker.value, *rotation)
             set_cache_type(marker, ir.DataType.INT8, kv_row_size("int8", marker.head_dim))
@@ -51,7 +51,7 @@ class Int8CacheAttention(AttentionOperator):
         mean = self.attend(editor, marker, present, *rotation)
         return (_rotated_back(editor, mean, marker.head_dim) if marker.is_latent else mean), *present
 
-    def _rotation(self, editor: GraphEditor, head_dim: int) -> tuple[ir.Value, ir.Value]:
+    def rotation(self, editor: GraphEditor, head_dim: int) -> tuple[ir.Value, ir.Value]:
         """Drawn signs (D,) and the matrix (b, b)."""
         if head_dim not in self._hadamards:
             matrix = editor.constant(hadamard(block_size(head_dim)), "hadamard")

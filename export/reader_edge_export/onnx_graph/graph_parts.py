@@ -6,7 +6,7 @@ A shared KV cache does not cross a cut: each part gets the new rows and writes t
 """
 
 from collections import Counter
-from collections.abc import Iterator, Set
+from collections.abc import Container, Iterator, Set
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -32,7 +32,8 @@ def cut_graph(model: ir.Model, manifest: Manifest, max_part_bytes: int) -> list[
     """The parts of a package's graph, in turn: each has as many layers as so many bytes of weights allow, or one."""
     order = NodeOrder(model.graph, set(manifest.present_names()))
     starts = [0]
-    cuts = [min(positions, key=order.num_live.__getitem__) for positions in gaps(order, manifest)]
+    num_live = order.num_live()
+    cuts = [min(positions, key=num_live.__getitem__) for positions in gaps(order, manifest)]
     for cut, end in pairwise([*cuts, order.num_nodes]):
         if order.num_weight_bytes(starts[-1], end) > max_part_bytes:
             starts.append(cut)
@@ -101,12 +102,15 @@ class NodeOrder:
                     self._last_reads[value] = max((self._positions[reader] for reader, _ in value.uses()), default=-1)
         self._again: dict[ir.Value, set[int]] = {}  # with the positions of what reads it, or what is cut out of it
         self._find_again(present)
+
+    def num_live(self, among: Container[ir.Value] | None = None) -> list[int]:
+        """How many values are live in front of each position. among: those that count; None for all."""
         steps = [0] * (self.num_nodes + 1)
         for value, last in self._last_reads.items():
-            if last >= 0 and value not in self._again:
+            if last >= 0 and value not in self._again and (among is None or value in among):
                 steps[self.made_at(value) + 1] += 1
                 steps[last + 1] -= 1
-        self.num_live = list(accumulate(steps))
+        return list(accumulate(steps))
 
     def _find_again(self, present: Set[str]) -> None:
         for node in self._nodes:

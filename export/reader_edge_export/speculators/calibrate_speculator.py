@@ -1,7 +1,7 @@
 """Calibration of a speculator's quantization: moments of its layer inputs over texts as its target reads them."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 
@@ -11,7 +11,7 @@ from reader_edge_export.sources.layered_model import LayeredModel
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.speculators.block_networks import BlockModule, DenseBlockAttention
 from reader_edge_export.speculators.formats.open_speculator import SpeculatorWeights
-from reader_edge_export.speculators.speculator_module import DenseAttention, SpeculatorModule
+from reader_edge_export.speculators.speculator_module import Attend, DenseAttention, LentAttention, SpeculatorModule
 
 NUM_TOKENS = 2048  # of texts: an eighth of a second for a layer of a small model
 
@@ -20,12 +20,14 @@ NUM_TOKENS = 2048  # of texts: an eighth of a second for a layer of a small mode
 class TextStates:
     """Of a text's tokens.
 
-    states: float32 (1, N, J * E), joined. best: int64 (N,), what the target says follows each.
+    states: float32 (1, N, J * E), joined. best: int64 (N,), what the target says follows each. lent: of layers of the
+    target, their keys and values (1, H, N, D).
     """
 
     token_ids: list[int]
     states: torch.Tensor
     best: torch.Tensor
+    lent: Mapping[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
 
 
 def calibrate_speculator(source: SourceModel, texts: Iterable[TextStates], target: Calibration) -> Calibration:
@@ -57,8 +59,15 @@ def _two_steps(module: SpeculatorModule, text: TextStates) -> list[torch.Tensor]
     positions = torch.arange(ids.shape[1])[None]
     states, read = module.joined(text.states), []
     for step in range(1, min(3, ids.shape[1])):
-        states = states[:, : ids.shape[1] - step]
-        output = module.step(ids[:, step:], positions[:, step:], states, DenseAttention.causal(states.shape[1]))
+        num_nodes = ids.shape[1] - step
+        states = states[:, :num_nodes]
+        if module.lent is None:
+            attention: Attend = DenseAttention.causal(num_nodes)
+            places = positions[:, step:]
+        else:
+            attention = LentAttention.causal(text.lent, num_nodes)
+            places = positions[:, 1 : 1 + num_nodes]
+        output = module.step(ids[:, step:], places, states, attention)
         states = output.next_states
         read.append(output.read)
     return read
@@ -71,15 +80,32 @@ def _blocks(module: BlockModule, text: TextStates) -> list[torch.Tensor]:
         ids = torch.tensor([[text.token_ids[place], *[module.mask_token_id] * (module.block_size - 1)]])
         positions, attention.num_context = torch.arange(start, place + module.block_size)[None], place - start
         read.append(module.block(ids, positions, text.states[:, start:place], attention))
-        if module.candidate_selector is not None:
-            module.candidate_selector.hidden_projection(read[-1])
         start = place
     return read
 
 
-def states_of(model: LayeredModel, sequences: Sequence[list[int]], state_ids: Sequence[int]) -> list[TextStates]:
-    """Of each text, the states with these numbers, see `Manifest.state_ids`. Raises ExportError where not finite."""
+class _WrittenRows:
+    """In the place of a layer's cache."""
+
+    rows: tuple[torch.Tensor, torch.Tensor]
+
+    def update(self, key: torch.Tensor, value: torch.Tensor, *_: object) -> tuple[torch.Tensor, torch.Tensor]:
+        self.rows = key, value
+        return self.rows
+
+
+def states_of(
+    model: LayeredModel, sequences: Sequence[list[int]], state_ids: Sequence[int], lent_layers: Sequence[int] = ()
+) -> list[TextStates]:
+    """Of each text, the states with these numbers, see `Manifest.state_ids`, and keys and values of these layers.
+
+    Raises ExportError where not finite.
+    """
     texts, num_layers = model.begin(sequences), len(model.layers)
+    caches = [{number: _WrittenRows() for number in lent_layers} for _ in texts]
+    for text, cache in zip(texts, caches, strict=True):
+        for number, written in cache.items():
+            text.arguments[number]["past_key_values"] = written
     found: dict[int, list[torch.Tensor]] = {}
     for index in model.walk(texts):
         if index in state_ids:
@@ -89,4 +115,5 @@ def states_of(model: LayeredModel, sequences: Sequence[list[int]], state_ids: Se
         found[num_layers + 1] = [model.head_inputs(text) for text in texts]
         best = [model.head_logits(text).argmax(-1) for text in texts]
     joined = [torch.cat(states, -1) for states in zip(*(found[number] for number in state_ids), strict=True)]
-    return [TextStates(*each) for each in zip(sequences, joined, best, strict=True)]
+    lent = [{number: written.rows for number, written in cache.items()} for cache in caches]
+    return [TextStates(*each) for each in zip(sequences, joined, best, lent, strict=True)]

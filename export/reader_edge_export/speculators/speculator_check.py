@@ -1,5 +1,6 @@
 """Compares a speculator's graph with its module over a text and a small tree, and its best tokens with the target's."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -8,11 +9,11 @@ import numpy.typing as npt
 import torch
 
 from reader_edge_export.sources.source_model import SourceModel
-from reader_edge_export.speculators.block_graph import has_pairs, pair_outputs
 from reader_edge_export.speculators.block_networks import BlockModule, DenseBlockAttention, seen_rows
 from reader_edge_export.speculators.calibrate_speculator import TextStates
-from reader_edge_export.speculators.speculator_module import DenseAttention, SpeculatorModule
-from reader_edge_runtime.arrays import Float32Array
+from reader_edge_export.speculators.lent_rows import cached_rows
+from reader_edge_export.speculators.speculator_module import DenseAttention, LentAttention, SpeculatorModule
+from reader_edge_runtime.arrays import Array, Float32Array
 from reader_edge_runtime.errors import ExportError, ParityError
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.execution.onnxruntime.session import open_session
@@ -47,16 +48,12 @@ class PassInputs(NamedTuple):
 
 
 class PassOutput(NamedTuple):
-    """What a pass says: next_states (N, E), top_logits and top_ids (N, K), log_sum_exp (N,), pair_logits (N, K, K).
-
-    What a format has none of is a zero.
-    """
+    """What a pass says: next_states (N, E), top_logits and top_ids (N, K), log_sum_exp (N,)."""
 
     next_states: Float32Array
     top_logits: Float32Array
     top_ids: Ids
     log_sum_exp: Float32Array
-    pair_logits: Float32Array
 
 
 class SpeculatorRunner(Protocol):
@@ -68,10 +65,14 @@ class SpeculatorRunner(Protocol):
 class ModuleRunner:
     """The module, whose weights are there."""
 
-    def __init__(self, module: SpeculatorModule, top_k: int) -> None:
+    def __init__(self, module: SpeculatorModule, text: TextStates, top_k: int) -> None:
         self._module = module
         self._top_k = top_k
-        self._attention = DenseBlockAttention(0) if isinstance(module, BlockModule) else DenseAttention()
+        self._attention: DenseBlockAttention | DenseAttention | LentAttention = DenseAttention()
+        if isinstance(module, BlockModule):
+            self._attention = DenseBlockAttention(0)
+        elif module.lent is not None:
+            self._attention = LentAttention(text.lent)
 
     def run(self, nodes: PassInputs) -> PassOutput:
         token_ids, positions, seen, *states = map(torch.from_numpy, nodes)
@@ -84,20 +85,25 @@ class ModuleRunner:
             logits = self._module.logits(output.read)[0]
         values, best = logits.topk(self._top_k)
         best = best if self._module.target_ids is None else self._module.target_ids[best]
-        pairs, next_states = torch.zeros(1, 1), output.next_states[0]
-        if isinstance(self._module, BlockModule) and has_pairs(self._module):
-            given = output.read, torch.arange(len(logits))[None], token_ids[None, :1]
-            pairs = pair_outputs(self._module, logits[None], *given)["pair_logits"][0]
-        if isinstance(self._module, BlockModule):
-            next_states = torch.zeros(1, 1)
-        found = (next_states, values, best, logits.logsumexp(-1), pairs)
-        return PassOutput(*(each.detach().numpy() for each in found))
+        next_states = torch.zeros(1, 1) if isinstance(self._module, BlockModule) else output.next_states[0]
+        found = (next_states, values, best, logits.logsumexp(-1))
+        return PassOutput(*(each.numpy() for each in found))
 
 
 class GraphRunner:
-    """The graph in a package's folder, on ONNX Runtime. uses_native: with the kernels of operators of our own."""
+    """The graph in a package's folder, on ONNX Runtime. uses_native: with the kernels of operators of our own.
 
-    def __init__(self, folder: Path, part: SpeculatorPart, num_rows: int, uses_native: bool = True) -> None:
+    lent: keys and values of the target as its cache has them, by the names of inputs.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        part: SpeculatorPart,
+        num_rows: int,
+        uses_native: bool = True,
+        lent: Mapping[str, Array] | None = None,
+    ) -> None:
         """num_rows: nodes of all passes."""
         library = native_library() if uses_native else None
         self._session = open_session(folder / SPECULATOR_GRAPH_NAME, 0, library)
@@ -105,6 +111,7 @@ class GraphRunner:
         shape = 1, part.num_kv_heads, num_rows, part.head_dim
         names = [f"past_{kind}.{index}" for index in range(part.num_layers) for kind in ("key", "value")]
         self._kept = {name: np.zeros(shape, np.float32) for name in names}
+        self._lent, self._window = lent or {}, None if part.lent is None else part.lent.window
 
     def run(self, nodes: PassInputs) -> PassOutput:
         fed = {
@@ -114,6 +121,7 @@ class GraphRunner:
             "logit_rows": np.arange(len(nodes.token_ids))[None],
             "target_states": nodes.target_states[None],
             **self._kept,
+            **self._lent,
         }
         if self._block is None:
             fed |= {"tree_mask": _mask(nodes.seen), "own_states": nodes.own_states[None]}
@@ -123,6 +131,9 @@ class GraphRunner:
             if self._block.window is not None:
                 masks["tree_mask_sliding"] = self._block.is_window_causal, self._block.window
             fed |= {name: _mask(seen_rows(self._num_rows + num_rows, num_rows, *each)) for name, each in masks.items()}
+        if self._window is not None:
+            places = np.arange(nodes.seen.shape[1]) >= nodes.seen.sum(-1, keepdims=True) - self._window
+            fed["tree_mask_sliding"] = _mask(nodes.seen & places)
         names = [output.name for output in self._session.get_outputs()]
         found = dict(zip(names, self._session.run(names, fed), strict=True))
         self._num_rows += len(nodes.token_ids if self._block is None else nodes.target_states)
@@ -136,18 +147,19 @@ def _mask(seen: npt.ArrayLike) -> Float32Array:
 
 
 def check_speculator(
-    folder: Path, part: SpeculatorPart, source: SourceModel, text: TextStates, is_exact: bool
+    folder: Path, part: SpeculatorPart, source: SourceModel, text: TextStates, is_exact: bool, kv_dtype: str = "float32"
 ) -> dict[str, float]:
     """Figures for the manifest: how far states and logits of the graph stray from those of the module, over the largest
     of them; the share of nodes with the same best token; how often the best token is the target's own choice.
 
-    text: held out, of at least two tokens. Raises ParityError where `is_exact` and the graph is not the module, or it
-    says what is no number; ExportError where the module does.
+    text: held out, of at least two tokens. kv_dtype: of keys and values that the target lends. Raises ParityError where
+    `is_exact` and the graph is not the module, or it says what is no number; ExportError where the module does.
     """
     module = source.skeleton
     assert isinstance(module, SpeculatorModule)
     num_rows = len(text.token_ids) + (len(_PARENTS) if part.block is None else part.block.size)
-    runners = GraphRunner(folder, part, num_rows), ModuleRunner(module, part.top_k)
+    graph = GraphRunner(folder, part, num_rows, lent=cached_rows(text.lent, kv_dtype))
+    runners = graph, ModuleRunner(module, text, part.top_k)
     with source.filled([module]):
         found, expected = (_run(runner, text, part) for runner in runners)
     if not all(np.isfinite(each).all() for guesses in expected for each in guesses):
@@ -195,6 +207,8 @@ def _run_tree(runner: SpeculatorRunner, text: TextStates, none: Float32Array) ->
         ]
         positions = np.full(stop - start, len(ids) + depth)
         visible = seen[start:stop, : num_scored + stop]
+        if text.lent:  # rows of the text alone, from behind it
+            positions, visible = np.full(stop - start, num_scored), visible[:, :num_scored]
         nodes = PassInputs(np.resize(ids, stop)[start:], positions, visible, states[:0], np.stack(parents))
         guesses.append(runner.run(nodes))
         own.extend(guesses[-1].next_states)
@@ -220,13 +234,7 @@ def _run_blocks(runner: SpeculatorRunner, text: TextStates, block: BlockPart, no
 
 def _error(found: PassOutput, expected: PassOutput) -> float:
     """The largest difference of what a pass says, over the largest number of its kind; equal logits may come in another
-    order, and tokens that differ are not compared behind others.
+    order.
     """
     pairs = [(getattr(found, name), getattr(expected, name)) for name in ("next_states", "top_logits", "log_sum_exp")]
-    if expected.pair_logits.ndim == 3:
-        is_same = (found.top_ids == expected.top_ids).all(-1)
-        is_same[1:] &= is_same[:-1]
-        pairs.append((found.pair_logits[is_same], expected.pair_logits[is_same]))
-    return float(
-        np.max([np.abs(one - other).max(initial=0) / max(1.0, np.abs(other).max(initial=0)) for one, other in pairs])
-    )
+    return float(np.max([np.abs(one - other).max() / max(1.0, np.abs(other).max()) for one, other in pairs]))

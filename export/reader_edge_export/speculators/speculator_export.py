@@ -13,6 +13,7 @@ from reader_edge_export.sources.source import Source
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.speculators.calibrate_speculator import NUM_TOKENS as NUM_CALIBRATION_TOKENS
 from reader_edge_export.speculators.calibrate_speculator import TextStates, calibrate_speculator, states_of
+from reader_edge_export.speculators.formats.assistants import open_assistant
 from reader_edge_export.speculators.formats.folders import SpeculatorFiles
 from reader_edge_export.speculators.formats.open_speculator import OpenSpeculator, TargetSizes
 from reader_edge_export.speculators.speculator_check import NUM_TOKENS, check_speculator
@@ -24,7 +25,7 @@ from reader_edge_export.speculators.speculator_graph import (
 )
 from reader_edge_export.texts.text_set import MAX_SEQUENCE, TextSet
 from reader_edge_runtime.package.manifest import FileEntry
-from reader_edge_runtime.package.package_parts import SpeculatorPart
+from reader_edge_runtime.package.package_parts import ASSISTANT, SpeculatorPart
 from reader_edge_runtime.text.tokenizer import Tokenizer
 
 
@@ -38,6 +39,8 @@ class SpeculatorExport:
     @classmethod
     def of(cls, speculator: SpeculatorFiles, target: Source, options: ExportOptions) -> "SpeculatorExport":
         """Raises ExportError where the speculator is not one of the target; of that, the config alone is read."""
+        if speculator.format == ASSISTANT:
+            return cls(open_assistant(speculator, target), options)
         return cls(OpenSpeculator.of(speculator, TargetSizes.of(target)), options)
 
     @property
@@ -68,7 +71,7 @@ class SpeculatorExport:
         needed meanwhile. Returns the files by name, and what the manifest says of them.
         """
         source, traced = self.opened.with_target(model), work / "speculator.onnx"
-        trace_speculator(source, self._target_size(model), traced)
+        trace_speculator(source, self._target_size(model), traced, self._own_options.kv_dtype)
         own = Calibration()
         if self._own_options.precision != "fp32":
             own = calibrate_speculator(source, self._states(model, text, texts, NUM_CALIBRATION_TOKENS), calibration)
@@ -79,18 +82,21 @@ class SpeculatorExport:
     def check(self, model: SourceModel, text: Tokenizer, folder: Path, part: SpeculatorPart) -> dict[str, float]:
         """Figures for the manifest of what was written into a folder. Raises ParityError."""
         (states,) = self._states(model, text, TextSet.bundled("held_out"), NUM_TOKENS)[:1]
-        is_exact = self._own_options.precision == "fp32"
-        return check_speculator(folder, part, self.opened.with_target(model), states, is_exact)
+        options = self._own_options
+        is_exact = options.precision == "fp32" and (part.lent is None or options.kv_dtype == "float32")
+        return check_speculator(folder, part, self.opened.with_target(model), states, is_exact, options.kv_dtype)
 
     @cached_property
     def _own_options(self) -> ExportOptions:
-        return speculator_options(self.options)
+        return speculator_options(self.options, borrows=self.opened.module.lent is not None)
 
     def _states(self, model: SourceModel, text: Tokenizer, texts: TextSet, num_tokens: int) -> list[TextStates]:
         max_context = self.options.max_context or MAX_SEQUENCE
         sequences = texts.token_sequences(text, min(MAX_SEQUENCE, max_context), num_tokens)
         longer = [sequence for sequence in sequences if len(sequence) > 1]
-        return states_of(LayeredModel(model), longer or [sequences[0] * 2], self.state_ids)
+        lent = self.opened.module.lent
+        layers = () if lent is None else lent.layers
+        return states_of(LayeredModel(model), longer or [sequences[0] * 2], self.state_ids, layers)
 
     def _target_size(self, model: SourceModel) -> int:
         return len(self.state_ids) * int(model.skeleton.config.hidden_size)

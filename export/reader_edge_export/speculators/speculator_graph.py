@@ -19,33 +19,31 @@ from reader_edge_export.options import ExportOptions
 from reader_edge_export.package_graph import GraphKind, add_log_sum_exp, add_top_logits, write_graph
 from reader_edge_export.progress import Progress
 from reader_edge_export.quantize.hadamard import Hadamards, block_size
-from reader_edge_export.quantize.vocabulary import (
-    Stored,
-    embedding_lookup,
-    look_up_stored,
-    round_tables,
-    vocabulary_head,
-)
+from reader_edge_export.quantize.vocabulary import Stored, look_up_stored, token_lookups, vocabulary_head
 from reader_edge_export.sources.source_model import SourceModel
-from reader_edge_export.speculators.block_graph import TOP_K, block_part, has_pairs, pair_outputs
+from reader_edge_export.speculators.assistant_network import AssistantModule, QueryAttention
 from reader_edge_export.speculators.block_networks import BlockModule
+from reader_edge_export.speculators.centroid_head import add_candidates
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
 from reader_edge_export.trace.image_rows import DynamicAxes
 from reader_edge_export.trace.tracing import AttentionLayer, Trace, current_trace, tree_attention
 from reader_edge_export.trace.tree_config import TRACE_OPSET, marked_parts
 from reader_edge_runtime.errors import UnsupportedArchitectureError
-from reader_edge_runtime.package.manifest import GRAPH_NAME, FileEntry
+from reader_edge_runtime.package.manifest import GRAPH_NAME, KV_TYPES, FileEntry, kv_row_size
 from reader_edge_runtime.package.package_parts import (
     SPECULATOR_GRAPH_NAME,
     SPECULATOR_WEIGHTS_NAME,
+    BlockPart,
     SpeculatorPart,
 )
 
 _NAMES = "embedding", "vocabulary"  # of initializers in graphs of quantised weights; tied, the second alone
+TOP_K = 16
 
 # Sizes of the traced example; all differ, so that a size fixed by mistake breaks the checks.
 _B, _N1, _N2, _R, _PAST, _S = 2, 4, 3, 2, 5, 16
 _MAX_CONTEXT = 1 << 62  # so that every window is one
+_KINDS = "key", "value"
 
 
 def look_up_in_target(editor: GraphEditor, target: Path) -> None:
@@ -54,7 +52,7 @@ def look_up_in_target(editor: GraphEditor, target: Path) -> None:
     It would have the same where that is of fp32, or a table of int8 (`quantize.tables`), and it has the matrix anyway
     where its own logit head is tied to it.
     """
-    lookup, (_, is_tied) = embedding_lookup(editor.graph), vocabulary_head(editor.graph)
+    lookup, (_, is_tied) = next(iter(token_lookups(editor.graph)), None), vocabulary_head(editor.graph)
     parts = _parts(ir.load(target).graph)
     if lookup is None or is_tied or not parts or set(parts) == {"int8", "scale"}:
         return
@@ -92,25 +90,51 @@ def _stored(editor: GraphEditor, parts: Mapping[str, ir.TensorProtocol], shape: 
     return Int8Matrix(values["int8"], values["scale"], *rotation)
 
 
-def speculator_options(target: ExportOptions) -> ExportOptions:
-    """How a speculator is stored: in fp32 beside a target in fp32, else in int8. target: its options, not AUTO."""
-    return ExportOptions("fp32" if target.precision == "fp32" else "int8", kv="fp32", check="none")
+def speculator_options(target: ExportOptions, borrows: bool = False) -> ExportOptions:
+    """How a speculator is stored: in fp32 beside a target in fp32, else in int8. target: its options, not AUTO.
+
+    borrows: whether its keys and values are the target's.
+    """
+    kv = next(name for name, kind in KV_TYPES.items() if kind == target.kv_dtype) if borrows else "fp32"
+    return ExportOptions("fp32" if target.precision == "fp32" else "int8", kv=kv, check="none")
 
 
 def part_of(format_name: str, module: SpeculatorModule, state_ids: tuple[int, ...]) -> SpeculatorPart:
     """What a package's manifest says of a speculator of this format."""
-    config, draft_vocab_size = module.config, len(module.lm_head.weight)
+    config, (num_kv_heads, head_dim) = module.config, module.kv_sizes
     return SpeculatorPart(
         format=format_name,
         num_layers=module.num_layers,
         num_heads=config.num_attention_heads,
-        num_kv_heads=config.num_key_value_heads,
-        head_dim=config.head_dim,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
         hidden_size=module.state_size,
-        draft_vocab_size=draft_vocab_size,
-        top_k=min(TOP_K, draft_vocab_size),
+        draft_vocab_size=module.draft_vocab_size,
+        top_k=min(TOP_K, module.num_named),
         state_ids=state_ids,
-        block=block_part(module) if isinstance(module, BlockModule) else None,
+        block=_block_part(module) if isinstance(module, BlockModule) else None,
+        lent=module.lent,
+    )
+
+
+def _block_part(module: BlockModule) -> BlockPart:
+    """Raises UnsupportedArchitectureError for layers of more kinds than a graph has masks."""
+    kinds = set(zip(module.windows, module.layer_is_causal, strict=True))
+    windowed = {kind for kind in kinds if kind[0]}
+    if max(len(windowed), len(kinds - windowed)) > 1:
+        words = ", ".join(f"{window or 'none'}{', causal' if is_causal else ''}" for window, is_causal in sorted(kinds))
+        raise UnsupportedArchitectureError(
+            f"The layers of the speculator have windows of several kinds ({words}), and a graph has room for one kind "
+            "beside layers without: give a speculator whose windowed layers are alike."
+        )
+    window, is_window_causal = next(iter(windowed), (None, False))
+    return BlockPart(
+        size=module.block_size,
+        mask_token_id=module.mask_token_id,
+        tells_next=module.drafts_from_anchor,
+        is_causal=any(is_causal for _, is_causal in kinds - windowed),
+        is_window_causal=is_window_causal,
+        window=window,
     )
 
 
@@ -135,24 +159,19 @@ def write_speculator(
     def report(editor: GraphEditor, _: ExportOptions) -> None:
         ids = module.target_ids
         token_ids = None if ids is None else editor.constant(ids.numpy(), "target_ids")
-        if not has_pairs(module):  # which looked up what it names
-            add_top_logits(editor, TOP_K, token_ids)
+        if isinstance(module, AssistantModule) and module.assistant.num_centroids:
+            token_ids = add_candidates(editor, module, source.weights, options.precision)
+        add_top_logits(editor, TOP_K, token_ids)
         add_log_sum_exp(editor)
         outputs = {value.name: value for value in editor.graph.outputs}
         if "next_states" in outputs:
             outputs["next_states"].shape = ir.Shape(["B", "N", module.state_size])
-        top_k = min(TOP_K, len(module.lm_head.weight))
-        for name, sizes in (("top_ids", [top_k]), ("top_logits", [top_k]), ("pair_logits", [top_k, top_k])):
-            if name in outputs:
-                outputs[name].shape = ir.Shape(["B", "R", *sizes])
         editor.graph.outputs.remove(outputs["logits"])
         if all(value.name != "write_pos" for value in editor.graph.inputs):  # where no layer attends
             unread = ir.Value(name="write_pos", shape=ir.Shape(["B"]), type=ir.TensorType(ir.DataType.INT64))
             editor.graph.inputs.append(unread)
 
     def borrow(editor: GraphEditor) -> None:
-        if options.precision != "fp32":
-            round_tables(editor, "codebook")
         if lends_embedding:
             look_up_in_target(editor, folder / GRAPH_NAME)
 
@@ -160,14 +179,16 @@ def write_speculator(
     return write_graph(traced, folder, options, calibration, source, None, progress, kind=kind)
 
 
-def trace_speculator(source: SourceModel, target_size: int, graph: Path) -> None:
+def trace_speculator(source: SourceModel, target_size: int, graph: Path, kv_dtype: str = "float32") -> None:
     """Write a speculator, a `SpeculatorModule`, with its markers to `graph`.
 
-    target_size: numbers of a node's states of the target, J * E_target.
+    target_size: numbers of a node's states of the target, J * E_target. kv_dtype: of keys and values that are lent.
     """
     module = cast(SpeculatorModule, source.skeleton)
+    lent = _lent_rows(module, kv_dtype)
     inputs, outputs = _axes(module)
-    example = _example_inputs(module, target_size)
+    inputs |= {name: {0: "B", 2: "S"} for name in lent}
+    example = _example_inputs(module, target_size) | lent
     traced = _Traced(module, list(inputs), list(outputs))
     with torch.no_grad(), marked_parts(source):
         torch.onnx.export(
@@ -200,8 +221,8 @@ def _axes(module: SpeculatorModule) -> tuple[DynamicAxes, DynamicAxes]:
         inputs["own_states"], outputs["next_states"] = {0: "B", 1: "N2"}, {0: "B", 1: "N"}
     elif any(module.windows):
         inputs["tree_mask_sliding"] = mask
-    if has_pairs(module):
-        outputs |= {name: {0: "B", 1: "R"} for name in ("top_ids", "top_logits", "pair_logits")}
+    if module.lent is not None and module.lent.window is not None:
+        inputs["tree_mask_sliding"] = mask
     return inputs | _kv_axes("past", module.num_layers), outputs | _kv_axes("present", module.num_layers)
 
 
@@ -221,14 +242,12 @@ class _Traced(torch.nn.Module):
         try:
             given = [trace.inputs[name] for name in ("input_ids", "position_ids", "target_states")]
             if isinstance(self.module, BlockModule):
-                output = self.module.step(given[0], given[1], self.module.joined(given[2]), _marked_attention)
+                read = self.module.block(given[0], given[1], given[2], _marked_attention)
             else:
-                output = self.module(*given, trace.inputs["own_states"], _marked_attention)
-            logits = self.module.logits(output.read)
-            trace.outputs |= {"logits": logits, "next_states": output.next_states}
-            if isinstance(self.module, BlockModule) and has_pairs(self.module):
-                rows = trace.inputs["logit_rows"]
-                trace.outputs |= pair_outputs(self.module, logits, output.read, rows, given[0][:, :1])
+                attend = _marked_attention if self.module.lent is None else _lent_attention
+                output = self.module(*given, trace.inputs["own_states"], attend)
+                read, trace.outputs["next_states"] = output.read, output.next_states
+            trace.outputs["logits"] = self.module.scores(read)
         finally:
             current_trace.reset(token)
         self.layers = dict(trace.layers)
@@ -240,16 +259,39 @@ def _marked_attention(module: Any, query: torch.Tensor, key: torch.Tensor, value
     return tree_attention(module, query, key, value, None, module.scaling, sliding_window=window)[0]
 
 
+def _lent_attention(module: Any, query: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
+    """Over what a layer of the target has left."""
+    trace, number = current_trace.get(), module.lent_layer
+    if number not in trace.keys:
+        trace.keys[number] = torch.zeros(1, module.num_kv_heads, 1, module.head_dim)
+        trace.outputs |= {f"present_{kind}.{number}": trace.inputs[f"past_{kind}.{number}"] for kind in _KINDS}
+    key, value = trace.keys[number], torch.empty_like(trace.keys[number])  # neither is read
+    return tree_attention(module, query, key, value, None, module.scaling, sliding_window=module.sliding_window)[0]
+
+
+def _lent_rows(module: SpeculatorModule, kv_dtype: str) -> dict[str, torch.Tensor]:
+    """Examples of the keys and values that are lent, by the names of the inputs."""
+    attentions = [each for each in module.modules() if isinstance(each, QueryAttention)]
+    sizes = {each.lent_layer: (each.num_kv_heads, each.head_dim) for each in attentions}
+    return {
+        f"past_{kind}.{number}": torch.zeros(
+            _B, num_heads, _S, kv_row_size(kv_dtype, head_dim), dtype=getattr(torch, kv_dtype)
+        )
+        for number, (num_heads, head_dim) in sorted(sizes.items())
+        for kind in _KINDS
+    }
+
+
 def _kv_axes(prefix: str, num_layers: int) -> DynamicAxes:
-    names = (f"{prefix}_{kind}.{index}" for index in range(num_layers) for kind in ("key", "value"))
+    names = (f"{prefix}_{kind}.{index}" for index in range(num_layers) for kind in _KINDS)
     return {name: {0: "B", 2: "S"} for name in names}
 
 
 def _example_inputs(module: SpeculatorModule, target_size: int) -> dict[str, torch.Tensor]:
     """Of every input that a speculator may have."""
-    num_nodes, config = _N1 + _N2, module.config
+    num_nodes, (num_kv_heads, head_dim) = _N1 + _N2, module.kv_sizes
     mask = torch.zeros(_B, 1, num_nodes, _PAST + num_nodes)
-    kept = torch.zeros(_B, config.num_key_value_heads, _S, config.head_dim)
+    kept = torch.zeros(_B, num_kv_heads, _S, head_dim)
     return {
         "input_ids": torch.ones(_B, _N2 if isinstance(module, BlockModule) else num_nodes, dtype=torch.long),
         "position_ids": torch.arange(_PAST, _PAST + num_nodes).expand(_B, -1).contiguous(),

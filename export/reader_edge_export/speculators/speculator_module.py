@@ -1,7 +1,7 @@
 """What the networks of all formats share: their inputs, their vocabulary, and attention that is passed to them."""
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 from typing import Any, NamedTuple
 
@@ -11,6 +11,8 @@ from transformers.models.llama import modeling_llama
 from transformers.models.qwen3 import modeling_qwen3
 from transformers.models.qwen3_5 import modeling_qwen3_5
 from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe
+
+from reader_edge_runtime.package.package_parts import LentPart
 
 # (attention module, query (B, Hq, N, D), key (B, H, N, D), value (B, H, N, D)) -> (B, N, Hq, D); the module tells
 # `layer_idx` and `scaling`. What nodes see, and keys of earlier ones, are the callable's own affair.
@@ -101,10 +103,33 @@ class SpeculatorModule(PreTrainedModel):
         logits: torch.Tensor = self.lm_head(read)
         return logits
 
+    def scores(self, read: torch.Tensor) -> torch.Tensor:
+        """What the logit head of a graph gives, by what it reads: the logits, unless these are made of it."""
+        return self.logits(read)
+
     @property
     def num_layers(self) -> int:
         """Layers that attend, and so have a KV cache."""
         return int(self.config.num_hidden_layers)
+
+    @property
+    def kv_sizes(self) -> tuple[int, int]:
+        """Heads of keys and values, and numbers of each."""
+        return int(self.config.num_key_value_heads), int(self.config.head_dim)
+
+    @property
+    def lent(self) -> LentPart | None:
+        """The keys and values of its target that it reads in the place of its own."""
+        return None
+
+    @property
+    def draft_vocab_size(self) -> int:
+        return len(self.lm_head.weight)
+
+    @property
+    def num_named(self) -> int:
+        """Tokens that have a logit in a row."""
+        return self.draft_vocab_size
 
     def get_input_embeddings(self) -> torch.nn.Embedding:
         return self.embed_tokens
@@ -137,12 +162,43 @@ class DenseAttention:
             pairs = zip(self._kept[module.layer_idx], (key, value), strict=True)
             key, value = (torch.cat(pair, dim=2) for pair in pairs)
         self._kept[module.layer_idx] = key, value
-        group = query.shape[1] // key.shape[1]
-        key, value = (rows.repeat_interleave(group, dim=1) for rows in (key, value))
-        scores = query @ key.transpose(2, 3) * module.scaling
-        weights = scores.masked_fill(~self.seen, float("-inf")).softmax(-1)
-        heads: torch.Tensor = weights @ value
-        return heads.transpose(1, 2)
+        return _attended(module, query, key, value, self.seen)
+
+
+class LentAttention:
+    """An `Attend` over keys and values of the target. rows: of each layer that lends, (1, H, M, D) both.
+
+    seen: bool (N, M), of the first M rows the first ones that a node sees.
+    """
+
+    def __init__(self, rows: Mapping[int, tuple[torch.Tensor, torch.Tensor]]) -> None:
+        self.seen = torch.ones(0, 0, dtype=torch.bool)
+        self._rows = rows
+
+    @classmethod
+    def causal(cls, rows: Mapping[int, tuple[torch.Tensor, torch.Tensor]], num_nodes: int) -> "LentAttention":
+        """Of one pass over nodes, the first of which sees a row, and each other one more than the one before it."""
+        attention = cls(rows)
+        attention.seen = torch.ones(num_nodes, num_nodes, dtype=torch.bool).tril()
+        return attention
+
+    def __call__(self, module: Any, query: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
+        seen, num_rows = self.seen, self.seen.shape[1]
+        key, value = (rows[:, :, :num_rows] for rows in self._rows[module.lent_layer])
+        if module.sliding_window is not None:
+            seen = seen & (torch.arange(num_rows) >= seen.sum(-1, keepdim=True) - module.sliding_window)
+        return _attended(module, query, key, value, seen)
+
+
+def _attended(
+    module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, seen: torch.Tensor
+) -> torch.Tensor:
+    group = query.shape[1] // key.shape[1]
+    key, value = (rows.repeat_interleave(group, dim=1) for rows in (key, value))
+    scores = query @ key.transpose(2, 3) * module.scaling
+    weights = scores.masked_fill(~seen, float("-inf")).softmax(-1)
+    heads: torch.Tensor = weights @ value
+    return heads.transpose(1, 2)
 
 
 def _handed(

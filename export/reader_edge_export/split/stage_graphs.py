@@ -42,12 +42,15 @@ class StageGraphs:
         self._manifest = manifest
         _take_sizes_of_positions(model.graph)
         order = NodeOrder(model.graph, set(manifest.present_names()))
-        positions = [_last_lean(order, gap) for gap in gaps(order, manifest)]
+        tokens = _of_tokens(model.graph)
+        num_live = order.num_live(tokens)  # others are computed again, and die at their own places
+        positions = [
+            min(reversed(gap), key=num_live.__getitem__) for gap in gaps(order, manifest)
+        ]  # behind whole layers
         bounds = [0, *positions, order.num_nodes]
         self.layer_bytes = [order.num_weight_bytes(*pair) for pair in pairwise(bounds)]
         if len(self.layer_bytes) != manifest.num_layers:
             raise ExportError(f"The graph has {len(self.layer_bytes)} layers that can be separated: it is not split.")
-        tokens = _of_tokens(model.graph)
         self._crossing = [
             _single([value for value in order.live(position) if value in tokens], layer)
             for layer, position in enumerate(positions, 1)
@@ -112,11 +115,6 @@ def _take_sizes_of_positions(graph: ir.Graph) -> None:
     for node, index in list(tokens[0].uses()):
         if node.op_type == "Shape":
             node.replace_input_with(index, positions[0])
-
-
-def _last_lean(order: NodeOrder, gap: range) -> int:
-    """Of positions between two layers' attention, the last one where the fewest values cross: behind a whole layer."""
-    return min(reversed(gap), key=order.num_live.__getitem__)
 
 
 def _of_tokens(graph: ir.Graph) -> set[ir.Value]:

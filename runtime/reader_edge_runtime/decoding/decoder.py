@@ -18,7 +18,7 @@ from reader_edge_runtime.decoding.scorer import ScoredTrees, Scorer
 from reader_edge_runtime.decoding.slots import Slots
 from reader_edge_runtime.decoding.verification import Verification
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.drafter import Drafter, DraftRequest
+from reader_edge_runtime.drafting.drafter import Drafter, DraftRequest, TargetRows
 from reader_edge_runtime.target import Target
 
 
@@ -216,9 +216,8 @@ class Decoder:
     def _draft(self, draft_requests: dict[int, DraftRequest]) -> dict[int, DraftTree]:
         """The drafts of running requests, by slot, without those that failed."""
         drafts = {}
-        for (slot, draft_request), draft in zip(
-            draft_requests.items(), self.drafter.draft(list(draft_requests.values())), strict=True
-        ):
+        rows = [each._replace(rows=TargetRows(self.cache, slot)) for slot, each in draft_requests.items()]
+        for (slot, draft_request), draft in zip(draft_requests.items(), self.drafter.draft(rows), strict=True):
             request = self._stepping[slot]
             with request.catching_errors():
                 if isinstance(draft, Exception):

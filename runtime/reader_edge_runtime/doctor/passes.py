@@ -122,9 +122,7 @@ def pass_result(seconds: float, weight_bytes: int, rate: float) -> CheckResult:
         f"{weight_bytes / 1e6:.0f} MB of weights in {1e3 * weight_bytes / rate:.2f} ms"
     )
     if weight_bytes < _CACHED:
-        return CheckResult(
-            "pass time", Severity.WELL, f"{found}; it is small enough to stay in the processor's caches."
-        )
+        return CheckResult("pass time", Severity.WELL, f"{found}; so few bytes that caches may hold many of them.")
     if seconds * rate <= _FAR * weight_bytes:
         return CheckResult("pass time", Severity.WELL, f"{found}.")
     remedy = "Look at the other findings; where all are well, other programs or a slow clock take the time."

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from reader_edge_runtime.arrays import Array
+from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.draft_hints import NO_HINTS, DraftHints
 from reader_edge_runtime.errors import DraftError, ReaderEdgeError
@@ -47,11 +48,19 @@ class RequestDrafter:
         """The request ended; what it taught may serve later ones."""
 
 
+class TargetRows(NamedTuple):
+    """Where the target has the keys and values of a text, of all tokens but the last: a slot of its cache."""
+
+    cache: Cache
+    slot: int
+
+
 class DraftRequest(NamedTuple):
     """What one request may use of a draft.
 
     max_nodes: root included. max_depth: levels below the root. token_s: seconds that a token takes without a draft; 0
     where nothing was measured. preview: for a source, what the drafter would draft if it proposed this tree.
+    rows: to be read until the draft is there; None of a text whose target is elsewhere.
     """
 
     request: RequestDrafter
@@ -59,6 +68,7 @@ class DraftRequest(NamedTuple):
     max_depth: int
     token_s: float = 0.0
     preview: Callable[[DraftTree], DraftTree] | None = None
+    rows: TargetRows | None = None
 
 
 class Drafter(ABC):

@@ -13,6 +13,7 @@ from reader_edge_runtime.generation_config import is_own_sampling
 from reader_edge_runtime.package.images import QWEN_FAMILIES
 from reader_edge_runtime.package.manifest import GRAPH_NAME, MANIFEST_NAME, TOKENIZER_NAME, Manifest
 from reader_edge_runtime.package.package_parts import (
+    ASSISTANT,
     DFLASH,
     MOST_STATES,
     SPECULATOR_GRAPH_NAME,
@@ -35,8 +36,10 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     for name in ("layers", "state_ids", "speculator", "images", "stage", "sampling", "pooling"):
         if not fields[name]:
             del fields[name]
-    if manifest.speculator is not None and manifest.speculator.block is None:
-        del fields["speculator"]["block"]
+    if manifest.speculator is not None:
+        for name in ("block", "lent"):
+            if getattr(manifest.speculator, name) is None:
+                del fields["speculator"][name]
     write_file(folder / MANIFEST_NAME, (json.dumps(fields, indent=1, sort_keys=True) + "\n").encode())
 
 
@@ -90,8 +93,12 @@ def _relations(manifest: Manifest) -> Iterator[tuple[object, str, object]]:
     yield not numbers or (is_reported and are_ids), "state_ids", numbers
     yield part is None or set(part.state_ids) <= set(numbers), "speculator.state_ids", part and part.state_ids
     if part is not None:
-        is_block = part.format == DFLASH
+        is_block, lent = part.format == DFLASH, part.lent
         yield is_block == (part.block is not None) and part.num_layers >= is_block, "speculator.block", part.block
+        numbers = lent.layers if lent is not None else ()
+        is_there = sorted(set(numbers)) == list(numbers) and set(numbers) <= set(manifest.cached_layers)
+        is_alone = lent is None or not part.num_layers
+        yield is_there and is_alone and (part.format == ASSISTANT) == (lent is not None), "speculator.lent", lent
     if (images := manifest.images) is not None:
         yield manifest.attention == "exact" and stage is None, "images", images
         yield images.width == manifest.hidden_size, "images.width", images.width

@@ -19,10 +19,13 @@ them those of the block: the pending token and masks (C rows and N, at least one
     tree_mask, with a window tree_mask_sliding too   float32 (B, 1, C + N, M)
     target_states            float32 (B, C, J * T)   of the same tokens
 
-It has neither own_states nor next_states. Where it tells what a token before changes, there is besides
+It has neither own_states nor next_states.
 
-    pair_logits    float32 (B, R, K, K), of each of a row's top_ids behind each of those of the row before it, of the
-                   first behind the pending token: logit_rows are in order, without a gap
+One to which the target lends keys and values keeps none: its passes only read those of the text before the pending
+token, and all nodes of a tree have the pending token's position (M of these rows that are visible, S as the cache has):
+
+    past_key.{layer}, past_value.{layer}             as the target's graph has them, of each layer that lends
+    tree_mask, with a window tree_mask_sliding too   float32 (B, 1, N, M)
 
 A model that sees images has a graph for what is made of one of them, or of one of its tiles. It gives L tokens:
 
@@ -58,8 +61,8 @@ from reader_edge_runtime.untrusted.untrusted_json import Sha256, one_of
 SPECULATOR_GRAPH_NAME = "speculator.onnx"
 SPECULATOR_WEIGHTS_NAME = "speculator.onnx.data"
 
-MLP, EAGLE3, MTP, DFLASH = "mlp", "eagle3", "mtp", "dflash"
-SPECULATOR_FORMATS = (MLP, EAGLE3, MTP, DFLASH)
+MLP, EAGLE3, MTP, DFLASH, ASSISTANT = "mlp", "eagle3", "mtp", "dflash", "assistant"
+SPECULATOR_FORMATS = (MLP, EAGLE3, MTP, DFLASH, ASSISTANT)
 SPECULATOR_AGREEMENT = "speculator_target_agreement"  # among a package's checks: its best token is the target's
 MOST_STATES = 16  # of a target that a package reports
 
@@ -73,8 +76,7 @@ class BlockPart:
     size: rows of one at most, of which all but the first, the pending token's, are of mask_token_id. tells_next:
     whether a row tells of the token behind it, else of its own: then the first tells nothing. is_causal,
     is_window_causal: whether rows see no later ones of the block, in layers without a window and in those with one.
-    window: rows that these see as far back, and as far ahead, their own included; None without such layers. has_pairs:
-    whether the graph reports pair_logits.
+    window: rows that these see as far back, and as far ahead, their own included; None without such layers.
     """
 
     size: Annotated[int, Meta(ge=2, le=64)]
@@ -83,12 +85,22 @@ class BlockPart:
     is_causal: bool = False
     is_window_causal: bool = False
     window: Annotated[int, Meta(ge=1, le=1 << 28)] | None = None
-    has_pairs: bool = False
 
     @property
     def max_drafts(self) -> int:
         """Tokens that a pass can tell of."""
         return self.size - (not self.tells_next)
+
+
+@dataclass(frozen=True, slots=True)
+class LentPart:
+    """What a target lends to its speculator. layers: by number, those whose keys and values it reads.
+
+    window: of the target's rows, the last ones that its windowed layers see; None without such layers.
+    """
+
+    layers: Annotated[tuple[Annotated[int, Meta(ge=0, lt=1 << 12)], ...], Meta(min_length=1, max_length=2)]
+    window: Annotated[int, Meta(ge=1, le=1 << 28)] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +112,7 @@ class SpeculatorPart:
     node.
     state_ids: of the target's states (`Manifest.state_ids`) those that it reads, in the order in which it joins them.
     block: of one that drafts blocks.
+    lent: the keys and values that it reads in the place of its own; None where there are none.
     """
 
     format: Annotated[str, one_of(*SPECULATOR_FORMATS)]
@@ -112,6 +125,7 @@ class SpeculatorPart:
     top_k: Annotated[int, Meta(ge=1, le=256)]
     state_ids: Annotated[tuple[int, ...], Meta(min_length=1, max_length=MOST_STATES)]
     block: BlockPart | None = None
+    lent: LentPart | None = None
 
     @property
     def kv_row_bytes(self) -> int:

@@ -109,6 +109,7 @@ def _session(inputs: dict[str, Sequence[int | str]], build: Build) -> ort.Infere
 MIXTURES = [name for name in TINY_MODELS if is_mixture(tiny_config(name))]
 KEEPING = [name for name in MIXTURES if tiny_config(name)["model_type"] in (*RECURRENT, *UNEVEN)]
 _GRANITE = {"num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 64, "mamba_n_groups": 1}
+_LATENT = {"qk_nope_head_dim": 32, "v_head_dim": 32, "moe_intermediate_size": 64}
 _ROUTER = re.compile(r"\.(router(\.layer|\.proj)?|gate)\.(weight|bias)$")
 TEXT = np.random.default_rng(0).integers(3, VOCAB_SIZE, 40).tolist()
 
@@ -179,6 +180,8 @@ def test_blocks_of_a_file_stay(tmp_path: Path) -> None:
         ("qwen3_5_moe_text", Kind.Q4_0, {"moe_intermediate_size": 64, "shared_expert_intermediate_size": 64}),
         ("lfm2_moe", Kind.Q4_1, {"moe_intermediate_size": 64}),
         ("granitemoehybrid", Kind.Q5_0, _GRANITE),
+        ("deepseek_v2", Kind.Q8_0, _LATENT),
+        ("deepseek_v3", Kind.Q4_0, _LATENT | {"q_lora_rank": 64}),
         ("granitemoehybrid", Kind.MXFP4, _GRANITE | {"layer_types": ["full_attention"] * 2}),
     ],
 )

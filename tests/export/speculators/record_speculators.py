@@ -59,10 +59,15 @@ _EAGLE3_KEYS = {
 }
 _MLP_KEYS = {"architectures": ["MLPSpeculator"], "draft_vocab_size": DRAFT_VOCAB_SIZE}
 _MTP_KEYS = {"architectures": ["MTPDraftModel"], "num_nextn_predict_layers": 1}
+_DFLASH_KEYS = {
+    **{"architectures": ["DFlashDraftModel"], "block_size": 5, "mask_token_id": 1},
+    **{"draft_vocab_size": DRAFT_VOCAB_SIZE, "target_hidden_size": 64, "aux_hidden_state_layer_ids": [0, 1, 2]},
+}
 TRAINED: dict[str, dict[str, Any]] = {
     "mlp": _trained("mlp", "llama", "LlamaForCausalLM", _MLP_KEYS, _TRAINED_LAYER | {"intermediate_size": 512}),
     "eagle3": _trained("eagle3", "llama", "LlamaForCausalLM", _EAGLE3_KEYS),
     "mtp": _trained("mtp", "qwen3", "Qwen3ForCausalLM", _MTP_KEYS),
+    "dflash": _trained("dflash", "qwen3", "Qwen3ForCausalLM", _DFLASH_KEYS, _TRAINED_LAYER | {"num_hidden_layers": 2}),
 }
 EAGLE3: dict[str, Case] = {
     "trained": ("llama", _TRAINED_LAYER, {}),

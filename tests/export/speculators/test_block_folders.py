@@ -6,8 +6,10 @@ from typing import Any, cast
 
 import pytest
 import torch
+from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
+from reader_edge.cli import main
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.speculators.block_networks import BlockModule
 from reader_edge_export.speculators.formats.find import find_speculator
@@ -82,6 +84,8 @@ def test_a_graph_is_the_module(form: str, precision: str, tiny_model: TinyModel,
     block = manifest.speculator.block
     assert block is not None
     assert (block.size, block.mask_token_id, block.tells_next) == (6, _MASK, written.drafts_from_anchor)
+    shown = CliRunner().invoke(main, ["info", str(tmp_path / "out")]).output
+    assert f"DFlash of {6 if written.drafts_from_anchor else 5} tokens a pass, 2 layers" in " ".join(shown.split())
 
 
 def test_layers_are_numbered_by_what_leaves_them(tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ def test_a_file_without_them_says_so(tmp_path: Path) -> None:
         opened(file_of("qwen3_5_text", tmp_path, {}, num_later=0))
 
 
-Change = Callable[[dict[str, Any], dict[str, torch.Tensor]], None]
+Change = Callable[[dict[str, Any], dict[str, torch.Tensor]], object]
 
 
 def _sets(**values: Any) -> Change:
@@ -273,7 +273,7 @@ _REFUSED: dict[str, tuple[Change, str]] = {
 
 def test_a_map_of_all_tokens_to_themselves_is_no_map(tiny_model: TinyModel, tmp_path: Path) -> None:
     write_eagle3(tmp_path / "speculator")
-    _change(tmp_path / "speculator", _whole(0))
+    change_folder(tmp_path / "speculator", _whole(0))
     options = ExportOptions("fp32", check="none", speculator=tmp_path / "speculator")
     export_model(tiny_model("llama"), tmp_path / "out", options)
     part = ModelPackage.open(tmp_path / "out").manifest.speculator
@@ -293,8 +293,8 @@ def test_misfits_are_refused_before_reading(
 ) -> None:
     change, words = _REFUSED[case]
     write_eagle3(tmp_path / "speculator")
-    _change(tmp_path / "speculator", change)
-    assert words in _refusal(tiny_model("llama"), tmp_path / "speculator", tmp_path / "out", monkeypatch)
+    change_folder(tmp_path / "speculator", change)
+    assert words in refusal_of(tiny_model("llama"), tmp_path / "speculator", tmp_path / "out", monkeypatch)
 
 
 def test_older_eagles_are_refused(tiny_model: TinyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,8 +305,8 @@ def test_older_eagles_are_refused(tiny_model: TinyModel, tmp_path: Path, monkeyp
         for name in [name for name in tensors if name.startswith("midlayer.")]:
             tensors[name.replace("midlayer.", "layers.0.")] = tensors.pop(name)
 
-    _change(tmp_path / "speculator", make_older)
-    result = _refusal(tiny_model("llama"), tmp_path / "speculator", tmp_path / "out", monkeypatch)
+    change_folder(tmp_path / "speculator", make_older)
+    result = refusal_of(tiny_model("llama"), tmp_path / "speculator", tmp_path / "out", monkeypatch)
     assert "EAGLE-1 or EAGLE-2" in result
 
 
@@ -314,13 +314,13 @@ def test_pickles_are_refused(tiny_model: TinyModel, tmp_path: Path, monkeypatch:
     folder = tmp_path / "speculator"
     write_eagle3(folder)
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    assert "a pickle that may run code" in _refusal(tiny_model("llama"), folder, tmp_path / "out", monkeypatch)
+    assert "a pickle that may run code" in refusal_of(tiny_model("llama"), folder, tmp_path / "out", monkeypatch)
 
 
 def test_weights_that_give_no_numbers_are_refused_and_leave_nothing(tiny_model: TinyModel, tmp_path: Path) -> None:
     folder = tmp_path / "speculator"
     write_eagle3(folder)
-    _change(folder, _tensor("layers.0.mlp.down_proj.weight", lambda weight: weight * 0 + 3e38))
+    change_folder(folder, _tensor("layers.0.mlp.down_proj.weight", lambda weight: weight * 0 + 3e38))
     with pytest.raises(ExportError, match="What the speculator computes is too large"):
         export_model(tiny_model("llama"), tmp_path / "out", ExportOptions("fp32", check="quick", speculator=folder))
     assert list(tmp_path.iterdir()) == [folder]
@@ -330,7 +330,7 @@ def test_a_model_without_mtp_layers_has_no_own_speculator(
     tiny_model: TinyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for model_type in ("llama", "qwen3_5_text"):
-        assert "has no layers for later tokens" in _refusal(
+        assert "has no layers for later tokens" in refusal_of(
             tiny_model(model_type), "auto", tmp_path / "out", monkeypatch
         )
 
@@ -352,7 +352,7 @@ def test_packages_that_report_no_states_have_no_speculator(options: dict[str, st
         ExportOptions(**options, speculator="auto")  # type: ignore[arg-type]
 
 
-def _change(folder: Path, change: Change) -> None:
+def change_folder(folder: Path, change: Change) -> None:
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     tensors = load_file(folder / "model.safetensors")
     change(config, tensors)
@@ -360,7 +360,7 @@ def _change(folder: Path, change: Change) -> None:
     save_file(tensors, folder / "model.safetensors")
 
 
-def _refusal(source: Path, speculator: Path | str, out: Path, patch: pytest.MonkeyPatch) -> str:
+def refusal_of(source: Path, speculator: Path | str, out: Path, patch: pytest.MonkeyPatch) -> str:
     """The error, with no package left and no weights of the target read."""
     patch.setattr("reader_edge_export.sources.folder.hugging_face.HuggingFaceSource.open_model", _never)
     with pytest.raises(ReaderEdgeError) as error:

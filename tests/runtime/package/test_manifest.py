@@ -22,6 +22,7 @@ from reader_edge_runtime.package.package_parts import (
     VISION_WEIGHTS_NAME,
     BlockPart,
     ImagesPart,
+    LentPart,
     SpeculatorPart,
     StagePart,
 )
@@ -107,6 +108,8 @@ def test_unusable_manifest_is_one_sentence(folder: Path, change: Callable[[Field
 
 PART = SpeculatorPart("eagle3", 1, 4, 2, 16, 48, 32, 4, (1, 0))
 DRAFTING = {"state_ids": (0, 1), "speculator": replace(PART, format="dflash", block=BlockPart(6, 31, True, True))}
+BORROWER = replace(PART, format="assistant", num_layers=0, lent=LentPart((0,), 5))
+LENT = {"state_ids": (0, 1), "speculator": BORROWER}
 RULES = ImageRules("gemma3", 14, 4, "bilinear", (0.5,) * 3, (0.5,) * 3, tile_size=896)
 IMAGES = ImagesPart(5, 16, RULES, 1, "sliding")
 STAGE = StagePart(1, 2, 0, 2, 16, "0a" * 32)
@@ -144,7 +147,7 @@ def test_speculators_images_and_stages_are_read_back_equal(folder: Path) -> None
         (folder / name).write_bytes(GRAPH)
         files[name] = file_entry(folder / name)
     own: dict[str, Any] = {"state_ids": (0, 1), "hidden_size": 16, "speculator": PART}
-    for changes in (own, own | DRAFTING, {"hidden_size": 16, "images": IMAGES}, {"stage": STAGE}):
+    for changes in (own, own | DRAFTING, own | LENT, {"hidden_size": 16, "images": IMAGES}, {"stage": STAGE}):
         written = replace(make_manifest(), files=files, **changes)
         write_manifest(folder, written)
         assert read_manifest(folder) == written
@@ -170,6 +173,12 @@ def test_speculators_images_and_stages_are_read_back_equal(folder: Path) -> None
         (DRAFTING, lambda f: f["speculator"].update(num_layers=0), "unusable speculator.block"),
         (DRAFTING, lambda f: f["speculator"].update(format="mtp"), "unusable speculator.block"),
         (DRAFTING, lambda f: f["speculator"]["block"].update(size=1), "speculator.block.size"),
+        (LENT, lambda f: f["speculator"].pop("lent"), "unusable speculator.lent"),
+        (LENT, lambda f: f["speculator"].update(num_layers=1), "unusable speculator.lent"),
+        (LENT, lambda f: f["speculator"].update(format="mtp"), "unusable speculator.lent"),
+        (LENT, lambda f: f["speculator"]["lent"].update(layers=[0, 1]), "unusable speculator.lent"),
+        (LENT, lambda f: f["speculator"]["lent"].update(layers=[0, 0]), "unusable speculator.lent"),
+        (LENT, lambda f: f["speculator"]["lent"].update(window=0), "speculator.lent.window"),
         ({"images": IMAGES}, lambda f: None, "lists no vision.onnx: export the model again"),
         ({"images": IMAGES}, lambda f: f["images"].update(width=8), r"unusable images.width \(8\)"),
         ({"images": IMAGES}, lambda f: f["images"].update(num_deepstack=9), "unusable images.num_deepstack"),

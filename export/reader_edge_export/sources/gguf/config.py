@@ -24,6 +24,7 @@ from reader_edge_export.sources.gguf.family_configs import (
     qwen35moe,
 )
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
+from reader_edge_export.sources.gguf.latent_configs import deepseek2, minicpm3
 from reader_edge_export.sources.gguf.layer_sizes import (
     Config,
     architecture_of,
@@ -303,10 +304,13 @@ _MODELS: dict[str, tuple[str, Callable[[GgufFile, Metadata], Config]]] = {  # by
     "qwen35moe": ("qwen3_5_moe_text", qwen35moe),
     "lfm2moe": ("lfm2_moe", lfm2moe),
     "ernie4_5-moe": ("ernie4_5_moe", ernie_moe),
+    "deepseek2": ("deepseek_v2", deepseek2),
+    "minicpm3": ("minicpm3", minicpm3),
 }
 # Their bases of positions are not 10000, and every converter writes them, but for Ollama's where it found none.
 _WITH_BASE = ("olmo2", "smollm3", "lfm2", "lfm2moe", "gpt-oss")
 _MIXTURES = (
     *("qwen3moe", "qwen3vlmoe", "gpt-oss", "qwen35moe", "lfm2moe", "granitehybrid", "granitemoe", "gemma4"),
     "ernie4_5-moe",
+    "deepseek2",
 )

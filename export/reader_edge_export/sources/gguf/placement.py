@@ -44,7 +44,10 @@ _SHARED_MLP = {"input_linear": ("ffn_gate", "ffn_up"), "output_linear": ("ffn_do
 _CALLED = {
     **{".dt_bias": ".dt_proj.bias", ".block_sparse_moe.router.": ".block_sparse_moe.router.layer."},
     ".gate.moe_statics.e_score_correction_bias": ".moe_statics.e_score_correction.bias",
+    ".e_score_correction_bias": ".e_score_correction.bias",
 }
+# The two of what makes keys and values of a latent, by head: keys with inputs first, then values.
+_OF_HEADS_PARAMETER, _BY_HEAD = ".kv_b_proj.weight", ("attn_k_b.weight", "attn_v_b.weight")
 _SCALES = {".router.scale": "ffn_gate_inp.scale", ".router.per_expert_scale": "ffn_down_exps.scale"}  # of Gemma 4
 _ENDINGS = {".layer_scalar": ".weight", ".sinks": ".weight", ".expert_bias": ".bias"}
 _COLUMNS = (".A_log", ".D")  # of Granite 4, one number a row
@@ -168,8 +171,16 @@ class Placement:
             if is_apart(target):
                 return num_experts * num_outputs // self._num_parts[name], *inputs
             return num_experts, num_outputs // self._num_parts[name], *inputs
+        if self.is_by_head(name):
+            sizes = self._config.kv_lora_rank, self._config.qk_nope_head_dim
+            sizes = sizes if target.endswith(_BY_HEAD[0]) else (self._config.v_head_dim, self._config.kv_lora_rank)
+            return self._config.num_attention_heads, *sizes
         num_rows, *rest = self.stored_shape(name)
         return num_rows // self._num_parts[name], *rest
+
+    def is_by_head(self, name: str) -> bool:
+        """Whether a matrix is stored as those of each head, keys (H, R, D) and values (H, V, R)."""
+        return name.endswith(_OF_HEADS_PARAMETER) and self._num_parts[name] == len(_BY_HEAD)
 
     def stored_shape(self, name: str) -> tuple[int, ...]:
         """Of a parameter in the file, its parts joined."""
@@ -237,6 +248,9 @@ def _stored_names(names: gguf.TensorNameMap, architecture: str, name: str, num_r
     """Of the tensors that fill a parameter of so many rows, from its first row on."""
     if is_of_experts(name):
         return expert_tensors(name, architecture, num_rows, file.tensors)
+    by_head = [f"blk.{name.split('.')[2]}.{part}" for part in _BY_HEAD] if name.endswith(_OF_HEADS_PARAMETER) else []
+    if by_head and by_head[0] in file.tensors:
+        return by_head
     module = name.split(".")[-2]
     if architecture in _GRANITE_4 and module in _SHARED_MLP:
         layer = name.split(".")[2]

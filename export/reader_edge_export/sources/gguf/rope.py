@@ -21,6 +21,7 @@ ROPE_TENSORS = {  # those of an architecture that are no weights
     "arcee": (FREQUENCY_FACTORS,),
     "gemma4": (FREQUENCY_FACTORS,),
     "phi3": (_LONG_FACTORS, _SHORT_FACTORS),
+    "minicpm3": (_LONG_FACTORS, _SHORT_FACTORS),
 }
 
 

@@ -58,6 +58,8 @@ class GgufWeights(Weights):
         pieces = self._rows[name]
         if is_of_experts(name):
             return np.stack([self.read_expert(name, expert) for expert in range(self._placement.num_experts(name))])
+        if self._placement.is_by_head(name):
+            return self._of_heads(name, 0, sum(each.tensor.shape[0] * size for each, size in self._head_sizes(name)))
         if len(pieces[0].tensor.shape) == 1:  # a single row: that of biases of fused queries, keys and values is cut
             ((tensor, start, stop),) = pieces
             return self._placement.reverted(name, self._file.values(tensor.name)[start:stop].copy())
@@ -69,6 +71,8 @@ class GgufWeights(Weights):
         return self._placement.reverted(name, values)
 
     def read_rows(self, name: str, start: int, stop: int) -> Float32Array:
+        if self._placement.is_by_head(name):
+            return self._of_heads(name, start, stop)
         first, *others = self._rows[name]
         if others or self._placement.is_changed(name):
             return super().read_rows(name, start, stop)
@@ -85,7 +89,9 @@ class GgufWeights(Weights):
         return self._placement.reverted_expert(name, np.concatenate(parts))
 
     def block_type(self, name: str) -> BlockType | None:
-        return None if self._placement.column_order(name) is not None else BLOCK_TYPES.get(self.stored_type(name))
+        if self._placement.column_order(name) is not None or self._placement.is_by_head(name):
+            return None
+        return BLOCK_TYPES.get(self.stored_type(name))
 
     def stored_type(self, name: str) -> str:
         return " and ".join(dict.fromkeys(piece.tensor.kind.name for piece in self._rows[name]))
@@ -95,6 +101,24 @@ class GgufWeights(Weights):
 
     def expert_blocks(self, name: str, expert: int) -> Blocks:
         return read_blocks(self._file, self._expert_rows(name, expert), self._placement.expert_order(name))
+
+    def _head_sizes(self, name: str) -> list[tuple[Piece, int]]:
+        """The tensors of keys and of values by head, and how many of its rows each head has in the module."""
+        keys, values = self._rows[name]
+        return [(keys, keys.tensor.shape[2]), (values, values.tensor.shape[1])]
+
+    def _of_heads(self, name: str, start: int, stop: int) -> Float32Array:
+        """Rows of a matrix that is stored by head, keys above values in each."""
+        (keys, num_keys), (values, num_values) = self._head_sizes(name)
+        size = num_keys + num_values
+        first, parts = start // size, []
+        for head in range(first, -(-stop // size)):
+            for piece in (keys, values):
+                part = np.empty(piece.tensor.shape[1:], np.float32)
+                self._file.read_into(part, piece.tensor, head * len(part))
+                parts.append(part.T if piece is keys else part)
+        rows: Float32Array = np.concatenate(parts)
+        return rows[start - first * size : stop - first * size]
 
     def _expert_rows(self, name: str, expert: int) -> list[Piece]:
         """Of a parameter's tensors (X, J, ...), the rows of one expert, or those that are one expert's alone."""

@@ -63,7 +63,8 @@ class SpeculatorFiles:
 
     tensors: by the names that its module has for them. state_ids: which states of the target it reads, in the order in
     which they are joined; None where it does not say. switches: what else `Eagle3Config` or `BlockConfig` has, by name.
-    block: of one that drafts a block.
+    block: of one that drafts a block. centroids: of an assistant's head, how many there are and how many are chosen;
+    None without.
     """
 
     format: str
@@ -75,6 +76,7 @@ class SpeculatorFiles:
     state_ids: tuple[int, ...] | None = None
     switches: Mapping[str, Any] = field(default_factory=dict)
     block: BlockFiles | None = None
+    centroids: tuple[int, int] | None = None
 
     @property
     def files(self) -> list[Path]:
@@ -94,7 +96,7 @@ def mlp_source(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, St
     """Of a folder of `train-drafter`'s own format, whose config is that of the `speculators` package."""
     layer = layer_config(folder, config, ("llama",))
     check_package_keys(config, (size_key := "draft_vocab_size",))
-    return SpeculatorFiles(MLP, folder, layer, tensors, _size(config, size_key))
+    return SpeculatorFiles(MLP, folder, layer, tensors, size_of(config, size_key))
 
 
 def plain_eagle3_source(
@@ -155,25 +157,26 @@ def _source(
     switches = {name: config.get(name) or False for name in _SWITCHES}
     for name, value in switches.items():
         if not isinstance(value, bool):
-            raise _wrong(name, value, "true or false")
+            raise wrong_value(name, value, "true or false")
     if switches["norm_before_fc"] and switches["fc_norm"]:
         raise ExportError("The speculator's config.json sets both norm_before_fc and fc_norm: remove one of them.")
     own = {name: tensor for name, tensor in tensors.items() if not name.startswith(UNREAD)}
-    size, target_size = _size(config, "draft_vocab_size"), _size(config, "target_hidden_size")
+    size, target_size = size_of(config, "draft_vocab_size"), size_of(config, "target_hidden_size")
     return SpeculatorFiles(EAGLE3, folder, layer, own, size, target_size, _state_ids(config), switches)
 
 
-def _size(config: Mapping[str, Any], name: str) -> int | None:
+def size_of(config: Mapping[str, Any], name: str) -> int | None:
+    """A size that config.json gives, or None. Raises ExportError for what is none."""
     value = config.get(name)
     if value is not None and (type(value) is not int or not 1 <= value <= MAX_SIZE):
-        raise _wrong(name, value, f"a whole number from 1 to {MAX_SIZE}")
+        raise wrong_value(name, value, f"a whole number from 1 to {MAX_SIZE}")
     return value
 
 
 def _state_ids(config: Mapping[str, Any]) -> tuple[int, ...] | None:
     inner = config.get("eagle_config") or {}
     if not isinstance(inner, dict):
-        raise _wrong("eagle_config", inner, "an object")
+        raise wrong_value("eagle_config", inner, "an object")
     unknown = {key: value for key, value in inner.items() if value and key != _IDS and _INERT.get(key) != value}
     if unknown:
         raise UnsupportedArchitectureError(
@@ -185,11 +188,12 @@ def _state_ids(config: Mapping[str, Any]) -> tuple[int, ...] | None:
         return None
     is_list = isinstance(ids, list) and len(ids) <= MAX_STATES
     if not is_list or any(type(each) is not int or not 0 <= each <= MAX_SIZE for each in ids):
-        raise _wrong(_IDS, ids, f"a list of at most {MAX_STATES} numbers of layers")
+        raise wrong_value(_IDS, ids, f"a list of at most {MAX_STATES} numbers of layers")
     return tuple(ids)
 
 
-def _wrong(name: str, value: object, words: str) -> ExportError:
+def wrong_value(name: str, value: object, words: str) -> ExportError:
+    """For a value of config.json. words: what it must be."""
     return ExportError(
         f"The speculator's config.json gives {name} as {reprlib.repr(value)}, which must be {words}: correct it."
     )

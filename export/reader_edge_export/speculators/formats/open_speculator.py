@@ -9,7 +9,7 @@ import torch
 
 from reader_edge_export.sources.blank_model import built_config, without_memory
 from reader_edge_export.sources.config.hf_config import hf_config
-from reader_edge_export.sources.folder.folder_weights import FolderWeights, weights_of
+from reader_edge_export.sources.folder.folder_weights import weights_of
 from reader_edge_export.sources.folder.stored_tensors import StoredTensor
 from reader_edge_export.sources.quantized.formats import plain_config
 from reader_edge_export.sources.source import Source
@@ -26,7 +26,7 @@ from reader_edge_runtime.package.package_parts import DFLASH, EAGLE3, MLP, MTP
 
 _WHOLE = ("I64", "I32")
 _GROWING = ("dynamic", "longrope")
-_EMBEDDING, _HEAD = "embed_tokens.weight", "lm_head.weight"
+EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
 
 
 def read_vocabulary_map(
@@ -76,9 +76,12 @@ def check_identity(folder: Path, maps: Mapping[str, StoredTensor], vocab_size: i
 
 def _read_map(folder: Path, maps: Mapping[str, StoredTensor], name: str, size: int) -> torch.Tensor | None:
     tensor = maps.get(name)
-    if tensor is None:
-        return None
-    types = _WHOLE if name == "d2t" else (*_WHOLE, "BOOL", "U8")
+    return None if tensor is None else read_whole(folder, tensor, name, size)
+
+
+def read_whole(folder: Path, tensor: StoredTensor, name: str, size: int) -> torch.Tensor:
+    """Whole numbers of a speculator, int64 (size,). Raises ExportError for what is none, or not so many."""
+    types = (*_WHOLE, "BOOL", "U8") if name == "t2d" else _WHOLE
     if tensor.shape != (size,) or tensor.dtype not in types:
         raise ExportError(
             f"The speculator in '{folder}' holds {name} as {tensor.dtype} of the shape {tensor.shape}, which must be "
@@ -116,7 +119,7 @@ class OpenSpeculator:
 
     source: SpeculatorFiles
     module: SpeculatorModule
-    weights: FolderWeights
+    weights: Weights
     lent: tuple[str, ...]
     state_ids: tuple[int, ...]
 
@@ -130,11 +133,11 @@ class OpenSpeculator:
         args = hf_config(source.layer)
         _check_num_layers(source, args.get("num_hidden_layers", 0))
         config: Any = built_config(args, str(folder))
-        _check_rotary(source, config)
+        check_rotary(source, config)
         _check_sizes(source, config, sizes)
         state_ids = _state_ids(source, sizes, config.num_hidden_layers)
         maps: dict[str, StoredTensor] = {name: tensors.pop(name) for name in ("d2t", "t2d") if name in tensors}
-        lent = tuple(name for name in (_EMBEDDING, _HEAD) if name not in tensors)
+        lent = tuple(name for name in (EMBEDDING, HEAD) if name not in tensors)
         _check_lent(source, config, sizes, lent)
         draft_vocab_size = source.draft_vocab_size or sizes.vocab_size
         if source.format in (EAGLE3, DFLASH):
@@ -161,14 +164,14 @@ class OpenSpeculator:
     @property
     def lends_embedding(self) -> bool:
         """Whether the embedding is the target's."""
-        return _EMBEDDING in self.lent
+        return EMBEDDING in self.lent
 
     def with_target(self, target: SourceModel) -> SourceModel:
         """The model whose matrices are this one's, and the target's where it has none."""
         skeleton: Any = target.skeleton
         names = {
-            _EMBEDDING: target.names[id(skeleton.get_input_embeddings().weight)],
-            _HEAD: target.names[id(skeleton.get_output_embeddings().weight)],
+            EMBEDDING: target.names[id(skeleton.get_input_embeddings().weight)],
+            HEAD: target.names[id(skeleton.get_output_embeddings().weight)],
         }
         lent = {name: names[name] for name in self.lent}
         if len(set(lent.values())) < len(lent):  # one matrix there is one matrix here
@@ -200,7 +203,7 @@ class SpeculatorWeights(Weights):
         return self.lent.get(name, name)
 
 
-def _check_rotary(source: SpeculatorFiles, config: Any) -> None:
+def check_rotary(source: SpeculatorFiles, config: Any) -> None:
     """Raise UnsupportedArchitectureError for angles that hang on a text's length: a graph has those of short ones."""
     rotary = config.rope_parameters or {}
     kinds = [each.get("rope_type") for each in (rotary, *rotary.values()) if isinstance(each, dict)]
@@ -222,13 +225,13 @@ def _check_num_layers(source: SpeculatorFiles, num_layers: int) -> None:
 
 def _check_sizes(source: SpeculatorFiles, config: Any, sizes: TargetSizes) -> None:
     if config.vocab_size != sizes.vocab_size:
-        raise _unlike(source, "a vocabulary", config.vocab_size, sizes.vocab_size)
+        raise unlike(source, "a vocabulary", config.vocab_size, sizes.vocab_size)
     if (source.draft_vocab_size or 0) > sizes.vocab_size:
-        raise _unlike(source, "a vocabulary", source.draft_vocab_size, sizes.vocab_size)
+        raise unlike(source, "a vocabulary", source.draft_vocab_size, sizes.vocab_size)
     if source.target_size not in (None, sizes.hidden_size):
-        raise _unlike(source, "hidden states", source.target_size, sizes.hidden_size)
+        raise unlike(source, "hidden states", source.target_size, sizes.hidden_size)
     if source.format != EAGLE3 and config.hidden_size != sizes.hidden_size:
-        raise _unlike(source, "hidden states", config.hidden_size, sizes.hidden_size)
+        raise unlike(source, "hidden states", config.hidden_size, sizes.hidden_size)
     if config.num_attention_heads % config.num_key_value_heads:
         raise ExportError(
             f"The speculator in '{source.folder}' has {config.num_attention_heads} query heads over "
@@ -245,7 +248,7 @@ def _state_ids(source: SpeculatorFiles, sizes: TargetSizes, num_layers: int) -> 
     if source.block is not None:
         named = source.block.num_target_layers
         if named not in (None, sizes.num_layers):
-            raise _unlike(source, "a number of layers", named, sizes.num_layers)
+            raise unlike(source, "a number of layers", named, sizes.num_layers)
         ids, is_given = block_state_ids(source, num_layers, sizes.num_layers), source.block.layer_ids is not None
         most = last
     if any(not 0 <= each <= most for each in ids) or len(set(ids)) < len(ids):
@@ -264,9 +267,9 @@ def _check_lent(source: SpeculatorFiles, config: Any, sizes: TargetSizes, lent: 
             f"The speculator in '{source.folder}' lacks {lent[0]}, and the target's has {sizes.hidden_size} columns "
             f"instead of {config.hidden_size}: fetch it again."
         )
-    if _HEAD in lent and (source.draft_vocab_size or sizes.vocab_size) != sizes.vocab_size:
+    if HEAD in lent and (source.draft_vocab_size or sizes.vocab_size) != sizes.vocab_size:
         raise ExportError(
-            f"The speculator in '{source.folder}' lacks {_HEAD} for its own vocabulary of {source.draft_vocab_size} "
+            f"The speculator in '{source.folder}' lacks {HEAD} for its own vocabulary of {source.draft_vocab_size} "
             "tokens: fetch it again."
         )
 
@@ -284,7 +287,8 @@ def _check_joined(
     )
 
 
-def _unlike(source: SpeculatorFiles, what: str, own: object, target: int) -> ExportError:
+def unlike(source: SpeculatorFiles, what: str, own: object, target: object) -> ExportError:
+    """For a speculator of another model. what: it has otherwise."""
     return ExportError(
         f"The speculator in '{source.folder}' is for {what} of {own}, and the model has {target}: give the speculator "
         "of this model."

@@ -6,7 +6,7 @@ the nodes of its own chain.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +15,8 @@ from reader_edge_export.speculators.speculator_module import SpeculatorModule
 from reader_edge_export.speculators.training.batches import DEPTH, Batches
 
 Tensor = torch.Tensor
+# (module, states, ids, places) -> of each token ahead, places and what the logit head reads; see `chain_reads`.
+Reads = Callable[[SpeculatorModule, Tensor, Tensor, Tensor], Iterator[tuple[Tensor, Tensor]]]
 
 _LATER = 0.8  # weight of a step, of the one before
 _GOING_ON = 0.5  # share of the places from which chains go on: they differ little from those beside them
@@ -89,11 +91,14 @@ def chain_reads(
 class ChainLoss:
     """The loss of each step of training. scale: float32 (J * E,), by which states are divided.
 
-    is_half: products are of bf16.
+    is_half: products are of bf16. reads: of the network's format.
     """
 
-    def __init__(self, module: SpeculatorModule, batches: Batches, scale: Tensor, is_half: bool) -> None:
+    def __init__(
+        self, module: SpeculatorModule, batches: Batches, scale: Tensor, is_half: bool, reads: Reads = chain_reads
+    ) -> None:
         self._module = module
+        self._reads = reads
         self._batches = batches
         self._scale = scale
         self._is_half = is_half
@@ -107,7 +112,7 @@ class ChainLoss:
         states = rows.states.to(device).float() / self._scale
         loss, weight, weights = torch.zeros((), device=device), 1.0, 0.0
         with torch.autocast(device.type, torch.bfloat16, enabled=self._is_half):
-            for at, read in chain_reads(self._module, states, ids, places):
+            for at, read in self._reads(self._module, states, ids, places):
                 loss = loss + weight * _distance(self._module.lm_head(read), top[:, at], share[:, at])
                 weights += weight
                 weight *= _LATER
@@ -131,7 +136,11 @@ class DepthAcceptance(NamedTuple):
 
 
 def measure_depths(
-    module: SpeculatorModule, batches: Batches, scale: torch.Tensor, is_half: bool = False
+    module: SpeculatorModule,
+    batches: Batches,
+    scale: torch.Tensor,
+    is_half: bool = False,
+    reads: Reads = chain_reads,
 ) -> list[DepthAcceptance]:
     """Of the first, the second and so on to the last token of chains. batches: held out. scale: see `ChainLoss`."""
     hits = torch.zeros(DEPTH, 3)
@@ -142,7 +151,7 @@ def measure_depths(
         states = rows.states.to(scale.device).float() / scale
         is_going_on = torch.ones(ids.shape[0], len(places), dtype=torch.bool, device=scale.device)
         with torch.no_grad(), torch.autocast(scale.device.type, torch.bfloat16, enabled=is_half):
-            for depth, (at, read) in enumerate(chain_reads(module, states, ids, places)):
+            for depth, (at, read) in enumerate(reads(module, states, ids, places)):
                 # The last place has nothing behind it.
                 is_known = is_going_on & has_scores[:, at] & (at + 1 < ids.shape[1])
                 following = ids[:, (at + 1).clamp_max(ids.shape[1] - 1)][is_known]

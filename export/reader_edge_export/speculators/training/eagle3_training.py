@@ -15,8 +15,8 @@ from reader_edge_export.speculators.training.trained_format import (
     MAX_IDS,
     TrainedFormat,
     TrainingInputs,
-    check_reported,
     embed,
+    middle_state_ids,
     name_ids,
     new_layer,
     silence,
@@ -40,10 +40,7 @@ class Eagle3Training(TrainedFormat):
     name = EAGLE3
 
     def state_ids(self, manifest: Manifest) -> tuple[int, ...]:
-        last = manifest.num_layers
-        wanted = tuple(sorted({min(2, last), last // 2, max(last - 3, 0)}))
-        check_reported(manifest, wanted)
-        return wanted
+        return middle_state_ids(manifest)
 
     def untrained(self, manifest: Manifest) -> SpeculatorModule:
         num_ids, num_states = min(MAX_IDS, manifest.vocab_size), len(self.state_ids(manifest))

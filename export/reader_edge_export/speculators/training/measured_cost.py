@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from reader_edge_export.calibration.calibration import Calibration, InputMoments
@@ -23,15 +22,18 @@ from reader_edge_export.speculators.speculator_graph import (
 )
 from reader_edge_export.speculators.training.trained_format import TrainedFormat
 from reader_edge_runtime.draft_tree import DraftTree
-from reader_edge_runtime.drafting.speculators.speculator import TreeStep
 from reader_edge_runtime.drafting.speculators.speculator_cost import (
     PASS_NODES,
     STEP_NODES,
     TOKENS_A_PASS,
     USUALLY_ADDED,
+    USUALLY_ADDED_BY_BLOCKS,
     asking_seconds,
+    block_asking_seconds,
+    block_pass,
     needed_tokens,
     pays_off,
+    try_pass,
 )
 from reader_edge_runtime.execution.onnxruntime.host.host_speculator import HostSpeculator
 from reader_edge_runtime.package.manifest import Manifest
@@ -44,15 +46,19 @@ _MOST_PAST = 128  # rows of the target's cache
 
 @dataclass(frozen=True, slots=True)
 class SpeculatorCost:
-    """asking_s: seconds that asking a speculator takes in a step. pass_s: of a pass of its target with drafts."""
+    """asking_s: seconds that asking a speculator takes in a step. pass_s: of a pass of its target with drafts.
+
+    added: tokens that its kind usually adds to a pass.
+    """
 
     asking_s: float
     pass_s: float
+    added: float = USUALLY_ADDED
 
     @property
     def pays_off(self) -> bool:
         """Whether an engine would ask it."""
-        return pays_off(self.asking_s, self.pass_s)
+        return pays_off(self.asking_s, self.pass_s, self.added)
 
     def sentence(self) -> str:
         """The figures, and what follows of them."""
@@ -60,7 +66,7 @@ class SpeculatorCost:
         return (
             f"Asking a speculator takes {self.asking_s / self.pass_s:.2f} of a pass of the model over {PASS_NODES} "
             f"nodes. At {TOKENS_A_PASS:g} tokens a pass it pays if it adds {needed:.2f} tokens to a pass; speculators "
-            f"usually add {USUALLY_ADDED:g}."
+            f"usually add {self.added:g}."
         )
 
 
@@ -72,12 +78,13 @@ def measure_cost(target: Target, trained_format: TrainedFormat) -> SpeculatorCos
         speculator = _opened(trained_format, manifest, Path(folder))
     kept = speculator.new_cache(1, _MOST_PAST + 2 * max(STEP_NODES))
     kept.fill(0, min(_MOST_PAST, manifest.max_context - 2 * max(STEP_NODES)))
-    steps = []
-    for num_nodes in STEP_NODES:
-        states = np.zeros((num_nodes, speculator.part.hidden_size), np.float32)
-        steps.append(partial(speculator.step, kept, 0, [TreeStep(DraftTree.chain([0] * (1 + num_nodes)), 1, states)]))
+    block = speculator.part.block
+    sizes = [(num_nodes, 0) for num_nodes in STEP_NODES] if block is None else [block_pass(block)]
+    steps = [partial(try_pass, speculator, kept, *each) for each in sizes]
     wanted = Pass(0, [DraftTree.chain([0] * PASS_NODES)], [range(PASS_NODES)], wants_layer_states=True)
     step_s, pass_s = timed_in_turn(target, wanted, steps)
+    if block is not None:
+        return SpeculatorCost(block_asking_seconds(step_s[0]), pass_s, USUALLY_ADDED_BY_BLOCKS)
     return SpeculatorCost(asking_seconds(dict(zip(STEP_NODES, step_s, strict=True)).__getitem__), pass_s)
 
 

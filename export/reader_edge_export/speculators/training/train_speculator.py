@@ -16,6 +16,7 @@ from reader_edge_export.package.package_folder import CHECKPOINT_NAME, training_
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
 from reader_edge_export.speculators.training.batches import Batches, frequent_ids
 from reader_edge_export.speculators.training.chains import ChainLoss, DepthAcceptance, is_half_quicker, measure_depths
+from reader_edge_export.speculators.training.dflash_training import DflashTraining
 from reader_edge_export.speculators.training.eagle3_training import Eagle3Training
 from reader_edge_export.speculators.training.generated_answers import RecordingConfig
 from reader_edge_export.speculators.training.measured_cost import SpeculatorCost, measure_cost
@@ -39,7 +40,7 @@ _EPOCHS, _ENOUGH_STEPS = 8, 30_000
 _SHARE_OF_WRITING = 0.6  # of the time, where that is limited
 
 TRAINED_FORMATS: Mapping[str, TrainedFormat] = {
-    each.name: each for each in (MlpTraining(), Eagle3Training(), MtpTraining())
+    each.name: each for each in (MlpTraining(), Eagle3Training(), MtpTraining(), DflashTraining())
 }
 
 
@@ -154,7 +155,8 @@ class SpeculatorTraining:
         self._on_phase("measuring acceptance")
         named = ids if module.target_ids is not None else np.arange(vocab_size, dtype=np.int32)
         torch.nn.Module.eval(module)
-        depths = measure_depths(module, Batches(held_out, named, vocab_size), scale)
+        apart = Batches(held_out, named, vocab_size)
+        depths = measure_depths(module, apart, scale, reads=self._trained_format.reads)
         num_bytes = write_folder(
             self._out, self._trained_format, module, scale, self.state_ids, self._package.manifest, self._options.force
         )
@@ -181,5 +183,5 @@ class SpeculatorTraining:
         fingerprint = hashlib.sha256(self._package.fingerprint() + facts.encode() + ids.tobytes()).digest()
         seconds = max(1.0, self._options.seconds - (time.monotonic() - self._began))
         plan = TrainingPlan(num_planned, seconds, fingerprint, self._checkpoint, self._on_message)
-        loss_at = ChainLoss(module, batches, scale, is_half_quicker(self._device))
+        loss_at = ChainLoss(module, batches, scale, is_half_quicker(self._device), self._trained_format.reads)
         return trained(module, loss_at, plan, on_progress), num_planned

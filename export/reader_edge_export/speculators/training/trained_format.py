@@ -1,7 +1,7 @@
 """What each format has of its own in the training of a speculator: its network, how that begins, and its folder."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from transformers import LlamaConfig, PretrainedConfig, Qwen3Config
 
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
+from reader_edge_export.speculators.training.chains import chain_reads
 from reader_edge_export.speculators.training.state_recorder import RecordedAnswer
 from reader_edge_runtime.arrays import Float32Array, Int32Array
 from reader_edge_runtime.errors import ExportError
@@ -57,6 +58,15 @@ class TrainedFormat(ABC):
     def begin(self, inputs: TrainingInputs) -> tuple[SpeculatorModule, torch.Tensor]:
         """A network with first weights, and the scale of states by which training divides them: float32 (J * E,)."""
 
+    def reads(
+        self, module: SpeculatorModule, states: torch.Tensor, ids: torch.Tensor, places: torch.Tensor
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Of each token ahead, the places whose tokens come before it, and what the logit head reads of it (B, n, E).
+
+        As `chain_reads`, which it is where tokens are drafted one after another.
+        """
+        return chain_reads(module, states, ids, places)
+
     @abstractmethod
     def tensors(self, module: SpeculatorModule, scale: torch.Tensor) -> dict[str, torch.Tensor]:
         """Those that a folder has. scale: as `begin` gives it."""
@@ -74,6 +84,14 @@ def check_reported(manifest: Manifest, state_ids: Sequence[int]) -> None:
             f"The package, made of '{manifest.source_name}', does not report the {states}, which a speculator reads: "
             "export the model again, for the CPU."
         )
+
+
+def middle_state_ids(manifest: Manifest) -> tuple[int, ...]:
+    """Three states that EAGLE-3 reads where nothing says otherwise. Raises ExportError as `check_reported`."""
+    last = manifest.num_layers
+    wanted = tuple(sorted({min(2, last), last // 2, max(last - 3, 0)}))
+    check_reported(manifest, wanted)
+    return wanted
 
 
 def last_state_ids(manifest: Manifest) -> tuple[int, ...]:

@@ -59,10 +59,15 @@ def best_slot(slots: Sequence[Slot], worth: Callable[[Slot], int]) -> Slot | Non
     return max((slot for slot in slots if slot.is_free), key=worth, default=None)
 
 
-def side_by_side(slots: Iterable[Slot], is_alone: Callable[[Slot], bool] = lambda slot: False) -> list[list[Slot]]:
-    """Slots in groups that lie beside each other, as one pass takes them. is_alone: whether one is in no group."""
-    ordered = enumerate(sorted(slots, key=lambda slot: slot.number))
-    groups = groupby(ordered, key=lambda each: (each[0] if is_alone(each[1]) else -1, each[1].number - each[0]))
+def side_by_side(
+    slots: Iterable[Slot],
+    is_alone: Callable[[Slot], bool] = lambda slot: False,
+    place: Callable[[Slot], int] = lambda slot: slot.number,
+) -> list[list[Slot]]:
+    """Slots in groups that lie beside each other, as one pass takes them. is_alone: whether one is in no group.
+    place: where a pass reads what a slot stands for."""
+    ordered = enumerate(sorted(slots, key=place))
+    groups = groupby(ordered, key=lambda each: (each[0] if is_alone(each[1]) else -1, place(each[1]) - each[0]))
     return [[slot for _, slot in group] for _, group in groups]
 
 

@@ -19,14 +19,12 @@ class SpeculatorResult(NamedTuple):
     top_ids, probabilities: int64 and float32 (B, R, K), its likeliest successors, likeliest first; of a block R places,
     one behind the other.
     next_states: float32 (B, N, E) of all N nodes, what their children are scored from; of a block none.
-    pair_logits: of a block that tells what a token before changes, float32 (B, R, K, K): see `package_parts`.
     All are valid until its next pass.
     """
 
     top_ids: Int64Array
     probabilities: Float32Array
     next_states: Float32Array
-    pair_logits: Float32Array | None = None
 
 
 class TreeStep(NamedTuple):
@@ -54,7 +52,11 @@ class Speculator(Protocol):
     state_size: int
 
     def new_cache(self, num_slots: int, capacity: int) -> Cache:
-        """An empty cache. Row r of a slot is of the (r + 1)th token whose rows it has, wherever the text began."""
+        """An empty cache. Row r of a slot is of the (r + 1)th token whose rows it has, wherever the text began.
+
+        Where the target lends rows (`SpeculatorPart.lent`), passes read them in a slot of the target's own cache, whose
+        committed rows are all of the text but its last token's, and write none. This one is like that.
+        """
         ...
 
     def catch_up(

@@ -11,6 +11,7 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.payoff import moved
 from reader_edge_runtime.drafting.speculators.speculated_tree import FrontierNode
 from reader_edge_runtime.drafting.speculators.speculator import Speculator, TreeStep
+from reader_edge_runtime.package.package_parts import BlockPart
 
 PASS_NODES = 8  # of a pass of the target with drafts
 # Measured: docs/explanation/measured/drafts/speculators.md
@@ -54,7 +55,7 @@ class SpeculatorTimes:
 
     def __init__(self, seconds: Sequence[float], block_s: float | None = None) -> None:
         self._seconds = list(seconds)
-        self.asking_s = asking_seconds(self.seconds) if block_s is None else _BESIDE_S + block_s
+        self.asking_s = asking_seconds(self.seconds) if block_s is None else block_asking_seconds(block_s)
 
     @classmethod
     def measure(cls, speculator: Speculator) -> "SpeculatorTimes":
@@ -65,7 +66,7 @@ class SpeculatorTimes:
         cache = speculator.new_cache(1, min(2 * max(widths), speculator.max_context))
         cache.fill(0, 1)
         found: dict[tuple[int, int], list[float]] = {(width, 1): [] for width in widths}
-        of_block = (_READ_AT_ONCE, min(block.max_drafts, PASS_NODES - 1)) if block is not None else (0, 0)
+        of_block = block_pass(block) if block is not None else (0, 0)
         if block is not None:
             found[of_block] = []
         others = np.ones(_OTHER_BYTES // 8)
@@ -73,7 +74,7 @@ class SpeculatorTimes:
             for (width, num_drafts), times in found.items():
                 others.sum()
                 began = time.perf_counter()
-                _try(speculator, cache, width, num_drafts)
+                try_pass(speculator, cache, width, num_drafts)
                 times.append(time.perf_counter() - began)
         least = {sizes: min(times[1:]) for sizes, times in found.items()}
         return cls([least[width, 1] for width in widths], least.get(of_block))
@@ -93,7 +94,17 @@ class SpeculatorTimes:
                 self._seconds[nearest] = moved(self._seconds[nearest], self._seconds[nearest] * seconds / expected)
 
 
-def _try(speculator: Speculator, cache: Cache, width: int, num_drafts: int) -> None:
+def block_pass(block: BlockPart) -> tuple[int, int]:
+    """Tokens that came since a block was drafted, and drafts, of the pass that is timed."""
+    return _READ_AT_ONCE, min(block.max_drafts, PASS_NODES - 1)
+
+
+def block_asking_seconds(block_s: float) -> float:
+    """What asking takes in a step. block_s: of a pass as `block_pass` says."""
+    return _BESIDE_S + block_s
+
+
+def try_pass(speculator: Speculator, cache: Cache, width: int, num_drafts: int) -> None:
     """A pass over so many nodes, or over so many tokens and the block behind them."""
     if speculator.part.block is not None:
         states = np.zeros((width, speculator.state_size), np.float32)

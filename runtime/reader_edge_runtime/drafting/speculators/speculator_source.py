@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, cast
 
+from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.drafter import DraftRequest, RequestContext, RequestDrafter
 from reader_edge_runtime.drafting.payoff import SourceGain
@@ -79,6 +80,7 @@ class SpeculatorSource(DraftSource):
         self._attends = speculator.part.num_layers > 0
         self._block = speculator.part.block
         self._num_spare = self._block.size if self._block is not None else 0  # rows behind those of tokens
+        self._borrows = speculator.part.lent is not None
         self.times = SpeculatorTimes.measure(speculator)
         self.slots = SpeculatorSlots(speculator, max_slots)
         is_right = _USUALLY_RIGHT if agreement is None else min(max(agreement, 0.0), 1.0)
@@ -97,6 +99,8 @@ class SpeculatorSource(DraftSource):
         request = cast(SpeculatorRequest, draft_request.request)
         request.top_probability = top_probability
         if self._speculator is None or not request.fits(self._speculator.max_context):
+            return False
+        if self._borrows and draft_request.rows is None:
             return False
         token_s = draft_request.token_s / request.tokens_a_step
         if not self.gain.pays(top_probability, token_s):
@@ -166,7 +170,7 @@ class SpeculatorSource(DraftSource):
         """A chunk of each text. Returns those of which there is more."""
         left: dict[SpeculatorSlot, SpeculatorRequest] = {}
         cache = self.slots.cache
-        for slots in side_by_side(requests):
+        for slots in self._groups({slot: growing[slot] for slot in requests}):
             # A pass is as wide for each of its texts, and one of them may be near the context's end.
             room = speculator.max_context - max(cache.lengths[slot.number] for slot in slots) - self._num_spare
             chunks = [requests[slot].chunk(slot, min(_CHUNK, room)) for slot in slots]
@@ -177,7 +181,7 @@ class SpeculatorSource(DraftSource):
             )
             began = time.perf_counter()
             further, states = zip(*chunks, strict=True)
-            result = speculator.catch_up(cache, slots[0].number, further, states, num_drafts)
+            result = speculator.catch_up(*self._rows(slots[0], growing), further, states, num_drafts)
             if num_drafts == 1:
                 self._learn_time(max(len(tokens) for tokens, _ in chunks), len(slots), began)
             for b, (slot, (tokens, _)) in enumerate(zip(slots, chunks, strict=True)):
@@ -185,8 +189,7 @@ class SpeculatorSource(DraftSource):
                 if requests[slot].went_on(slot, len(tokens)):
                     left[slot] = requests[slot]
                 elif self._block is not None:
-                    pairs = result.pair_logits[b] if result.pair_logits is not None else None
-                    growing[slot].tree.add_block(result.top_ids[b], result.probabilities[b], pairs)
+                    growing[slot].tree.add_block(result.top_ids[b], result.probabilities[b])
                 else:
                     state = result.next_states[b, len(tokens) - 1]
                     growing[slot].tree.add_root(result.top_ids[b, 0], result.probabilities[b, 0], state)
@@ -205,13 +208,22 @@ class SpeculatorSource(DraftSource):
             growing = {slot: each for slot, each in growing.items() if chosen[slot]}
             if not growing:
                 return
-            for slots in side_by_side(growing):
+            for slots in self._groups(growing):
                 steps = [growing[slot].tree.step(chosen[slot]) for slot in slots]
                 began = time.perf_counter()
-                result = speculator.step(self.slots.cache, slots[0].number, steps)
+                result = speculator.step(*self._rows(slots[0], growing), steps)
                 self._learn_time(max(len(chosen[slot]) for slot in slots), len(slots), began)
                 for b, slot in enumerate(slots):
                     _add(growing[slot].tree, result, b, len(chosen[slot]))
+
+    def _groups(self, growing: Mapping[SpeculatorSlot, GrowingTree]) -> list[list[SpeculatorSlot]]:
+        """As passes take them: side by side in the cache that they read."""
+        return side_by_side(growing, place=lambda slot: self._rows(slot, growing)[1])
+
+    def _rows(self, slot: SpeculatorSlot, growing: Mapping[SpeculatorSlot, GrowingTree]) -> tuple[Cache, int]:
+        """The cache that passes over a text read, and its slot there: the target's where that lends its rows."""
+        rows = growing[slot].draft_request.rows
+        return rows if self._borrows and rows is not None else (self.slots.cache, slot.number)
 
     def _chosen(self, growing: GrowingTree) -> list[FrontierNode]:
         """The nodes of a draft that the next pass scores; none where that does not pay."""

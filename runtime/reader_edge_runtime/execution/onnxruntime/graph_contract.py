@@ -1,5 +1,7 @@
 """Checks a graph's inputs and outputs against the manifest."""
 
+from collections.abc import Sequence
+
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.wheel import ort
 from reader_edge_runtime.package.manifest import COMMIT_NAME, LOWERING_PROPERTY, ROW_ATTENTIONS, Manifest, kv_row_size
@@ -132,9 +134,10 @@ def _inputs(manifest: Manifest) -> SpeculatorTensors:
     assert part is not None
     assert hidden_size is not None
     kept = _NUMBERS, 4, {1: part.num_kv_heads, 3: part.head_dim}
-    own: SpeculatorTensors = {"own_states": (_NUMBERS, 3, {2: part.hidden_size})}
-    if part.block is not None:
-        own = {"tree_mask_sliding": (_NUMBERS, 4, {1: 1})} if part.block.window is not None else {}
+    own: SpeculatorTensors = {"own_states": (_NUMBERS, 3, {2: part.hidden_size})} if part.block is None else {}
+    windowed = part.block or part.lent
+    if windowed is not None and windowed.window is not None:
+        own["tree_mask_sliding"] = _NUMBERS, 4, {1: 1}
     return {
         "input_ids": (_INTEGERS, 2, {}),
         "position_ids": (_INTEGERS, 2, {}),
@@ -144,6 +147,22 @@ def _inputs(manifest: Manifest) -> SpeculatorTensors:
         "target_states": (_NUMBERS, 3, {2: len(part.state_ids) * hidden_size}),
         **own,
         **{f"past_{kind}.{layer}": kept for layer in range(part.num_layers) for kind in ("key", "value")},
+        **_lent(manifest, () if part.lent is None else part.lent.layers),
+    }
+
+
+def _lent(manifest: Manifest, numbers: Sequence[int]) -> SpeculatorTensors:
+    """Keys and values of layers of the target."""
+    element = f"tensor({_TYPE_NAMES.get(manifest.kv_dtype, manifest.kv_dtype)})"
+    layers = {number: manifest.cached_layers[number] for number in numbers}
+    return {
+        f"past_{kind}.{number}": (
+            element,
+            4,
+            {1: layer.num_kv_heads, 3: kv_row_size(manifest.kv_dtype, layer.head_dim)},
+        )
+        for number, layer in layers.items()
+        for kind in ("key", "value")
     }
 
 
@@ -151,9 +170,7 @@ def _outputs(manifest: Manifest) -> SpeculatorTensors:
     part = manifest.speculator
     assert part is not None
     kept: tuple[str, int, dict[int, int]] = _NUMBERS, 4, {}
-    own: SpeculatorTensors = {"next_states": (_NUMBERS, 3, {2: part.hidden_size})}
-    if part.block is not None:
-        own = {"pair_logits": (_NUMBERS, 4, {2: part.top_k, 3: part.top_k})} if part.block.has_pairs else {}
+    own: SpeculatorTensors = {"next_states": (_NUMBERS, 3, {2: part.hidden_size})} if part.block is None else {}
     return {
         "top_ids": (_INTEGERS, 3, {2: part.top_k}),
         "top_logits": (_NUMBERS, 3, {2: part.top_k}),

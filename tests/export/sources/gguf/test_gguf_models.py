@@ -6,19 +6,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reader_edge_export.sources.architectures import LATENT, SUPPORTED
+from reader_edge_export.sources.architectures import SUPPORTED
 from reader_edge_export.sources.find import find_source
 from reader_edge_runtime.errors import ExportError, GgufError, UnsupportedArchitectureError
 from tests.export.gguf_models import GGUF_MODELS, build_source, write_model
 from tests.export.source_models import load_model
 from tests.export.sources.gguf.gguf_checks import check
-from tests.tiny_models import VOCAB_SIZE
+from tests.tiny_models import MAX_CONTEXT, VOCAB_SIZE
 
 _GRANITE_EXPERTS = {"num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 48}
 
 
 def test_all_but_those_whose_files_are_not_read_are_tried() -> None:
-    assert set(SUPPORTED) - set(GGUF_MODELS) == {"cohere", "cohere2", "apertus", "qwen3_next", *LATENT}
+    assert set(SUPPORTED) - set(GGUF_MODELS) == {"cohere", "cohere2", "apertus", "qwen3_next"}
 
 
 @pytest.mark.parametrize("model_type", GGUF_MODELS)
@@ -44,6 +44,8 @@ def test_every_architecture_has_the_same_logits_from_a_file(model_type: str, tmp
         ("gpt_oss", {"attention_bias": False, "tie_word_embeddings": True}),
         ("lfm2_moe", {"num_dense_layers": 0, "conv_bias": False}),
         ("ernie4_5_moe", {"use_bias": False, "moe_num_shared_experts": 0, "moe_layer_start_index": 0}),
+        ("deepseek_v2", {"q_lora_rank": 48, "n_group": 1, "topk_group": 1, "topk_method": "greedy"}),
+        ("deepseek_v3", {"norm_topk_prob": True, "q_lora_rank": None, "first_k_dense_replace": 0}),
         ("gemma4_text-experts", {}),
         ("granitemoehybrid", _GRANITE_EXPERTS),
         ("granitemoehybrid", {**_GRANITE_EXPERTS, "layer_types": ["full_attention"] * 2}),
@@ -93,6 +95,30 @@ def test_scaled_rope_is_kept(model_type: str, scaling: dict[str, Any], values: d
     check(write_model(model, tmp_path, values=own), model)
 
 
+def test_older_files_have_one_matrix_for_keys_and_values_of_a_latent(tmp_path: Path) -> None:
+    model = build_source("deepseek_v2", tmp_path / "source")
+    sizes = {"attention.key_length": 24, "attention.value_length": 24, "attention.head_count_kv": 4}
+    values: dict[str, Any] = {f"deepseek2.{key}": size for key, size in sizes.items()}
+    values |= dict.fromkeys([f"deepseek2.attention.{kind}_length_mla" for kind in ("key", "value")])
+    values |= {"deepseek2.expert_gating_func": None}
+    names = {f"blk.{layer}.attn_kv_b.weight": f"model.layers.{layer}.self_attn.kv_b_proj.weight" for layer in range(2)}
+    joined = {stored: model.get_parameter(name).detach().numpy() for stored, name in names.items()}
+    apart = dict.fromkeys(f"blk.{layer}.attn_{kind}_b.weight" for layer in range(2) for kind in "kv")
+    check(write_model(model, tmp_path, values=values, tensors=joined | apart), model)
+
+
+def test_factors_of_a_minicpm_are_of_what_rotates(tmp_path: Path) -> None:
+    factors = {
+        f"{length}_factor": [1.0 + part * i / 8 for i in range(8)] for length, part in (("short", 1), ("long", 2))
+    }
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, **factors, "original_max_position_embeddings": MAX_CONTEXT}
+    model = build_source("minicpm3", tmp_path / "source", rope_parameters=rope)
+    tensors = {
+        f"rope_factors_{length}.weight": np.array(factors[f"{length}_factor"], "f4") for length in ("short", "long")
+    }
+    check(write_model(model, tmp_path, tensors=tensors), model)
+
+
 def test_a_ministral_file_without_growing_queries_is_mistral(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = build_source("mistral", tmp_path / "source")
     monkeypatch.setitem(GGUF_MODELS, "mistral", ("mistral3", {}))
@@ -109,6 +135,15 @@ def test_files_of_models_of_images_hold_the_texts_model(model_type: str, archite
     values = {f"{architecture}.rope.dimension_sections": [6, 5, 5, 0], f"{architecture}.n_deepstack_layers": 3}
     path = write_model(model, tmp_path, values=values, architecture=architecture)
     assert find_source(path, None).architecture == model_type
+    check(path, model)
+
+
+def test_mtp_layers_of_glm_flash_are_left_out(tmp_path: Path) -> None:
+    model = build_source("glm4_moe_lite", tmp_path / "source")
+    values = {"deepseek2.block_count": 3, "deepseek2.nextn_predict_layers": 1}
+    later = {"blk.2.nextn.eh_proj.weight": np.ones((64, 128), "f4"), "blk.2.attn_norm.weight": np.ones(64, "f4")}
+    path = write_model(model, tmp_path, values=values, tensors=later)
+    assert find_source(path, None).left_out == ("layers that guess later tokens",)
     check(path, model)
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig
+from transformers import LlamaConfig, Qwen3Config
 
+from reader_edge_export.speculators.block_networks import BlockConfig, BlockModule, DenseBlockAttention
 from reader_edge_export.speculators.networks import Eagle3Config, Eagle3Module
 from reader_edge_export.speculators.speculator_module import DenseAttention
 from reader_edge_export.speculators.training import batches as batches_module
@@ -15,6 +16,7 @@ from reader_edge_export.speculators.training import mtp_training
 from reader_edge_export.speculators.training import training_loop as training
 from reader_edge_export.speculators.training.batches import DEPTH, ROW, ROWS, Batches
 from reader_edge_export.speculators.training.chains import ChainLoss, chain_reads
+from reader_edge_export.speculators.training.dflash_training import DflashTraining
 from reader_edge_export.speculators.training.mtp_training import SampledHead
 from reader_edge_export.speculators.training.state_recorder import RecordedAnswer
 from reader_edge_runtime.errors import ExportError
@@ -54,6 +56,32 @@ def test_a_step_at_a_place_sees_the_true_places_up_to_it_and_its_own_chain() -> 
                 at = place + step
                 moved = network.step(ids[:, at : at + 1], torch.tensor([[at]]), moved.next_states[:, -1:], attention)
                 assert torch.allclose(network.lm_head(moved.read)[0, 0], found[step][0, number], atol=1e-5)
+
+
+def test_a_block_behind_a_place_sees_the_states_up_to_it_and_itself() -> None:
+    layer = Qwen3Config(
+        vocab_size=_VOCAB,
+        hidden_size=_SIZE,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+    )
+    torch.manual_seed(0)
+    size = 1 + DEPTH
+    network = BlockModule(BlockConfig(layer, _VOCAB, _NUM_STATES, _SIZE, size, 7, (False,) * 2, (0,) * 2))
+    count, places = 9, torch.tensor([2, 5])
+    states, ids = torch.randn(1, count, _NUM_STATES * _SIZE), torch.randint(0, _VOCAB, (1, count + DEPTH))
+    with torch.no_grad():
+        found = list(DflashTraining().reads(network, states, ids, places))
+        for number, place in enumerate(places.tolist()):
+            rows = torch.tensor([[int(ids[0, place]), *[network.mask_token_id] * DEPTH]])
+            positions = torch.arange(place + 1 + size)[None]
+            read = network.block(rows, positions, states[:, : place + 1], DenseBlockAttention(place + 1))
+            for step, (at, each) in enumerate(found):
+                assert at[number] == place + step
+                assert torch.allclose(each[0, number], read[0, 1 + step], atol=1e-5)
 
 
 def answer(num_context: int, num_answered: int, first: int) -> RecordedAnswer:

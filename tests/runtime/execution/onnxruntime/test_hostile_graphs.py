@@ -1,6 +1,7 @@
 """Graphs that load and are not what they say, speculators' too: each is one sentence."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from reader_edge_runtime.execution.onnxruntime.graph_contract import check_specu
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
 from reader_edge_runtime.package.manifest import GRAPH_NAME, LOWERING_PROPERTY
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.package.package_parts import SpeculatorPart
+from reader_edge_runtime.package.package_parts import LentPart, SpeculatorPart
 from reader_edge_runtime.target import Pass
 from tests.fake_target import make_manifest
 from tests.reader_edge.package_copy import PackageCopy
@@ -161,6 +162,37 @@ def session(inputs: Tensors, outputs: Tensors) -> Any:
 
 def test_a_graph_that_keeps_its_contract_passes() -> None:
     check_speculator(session(INPUTS, OUTPUTS), MANIFEST)
+
+
+LENT_MANIFEST = replace(
+    make_manifest(),
+    hidden_size=48,
+    kv_dtype="int8",
+    state_ids=(0, 1),
+    speculator=SpeculatorPart("assistant", 0, 4, 2, 16, 32, 32, 8, (0, 1), lent=LentPart((0,), 5)),
+)
+LENT_INPUTS: Tensors = {
+    **{name: each for name, each in INPUTS.items() if not name.startswith("past_")},
+    "tree_mask_sliding": INPUTS["tree_mask"],
+    **{f"past_{kind}.0": ("tensor(int8)", ["B", 1, "S", 4]) for kind in ("key", "value")},
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({}, ""),
+        ({"past_key.1": INPUTS["past_key.0"]}, "inputs differ from the manifest ('past_key.1')"),
+        ({"past_key.0": (NUMBERS, ["B", 1, "S", 4])}, "past_key.0 is a tensor(float)"),
+        ({"past_value.0": ("tensor(int8)", ["B", 1, "S", 2])}, "the manifest says tensor(int8) with [1, 4]"),
+        ({"tree_mask_sliding": (IDS, ["B", 1, "N", "S"])}, "tree_mask_sliding is a tensor(int64)"),
+    ],
+)
+def test_a_graph_reads_what_its_target_lends(change: Tensors, sentence: str) -> None:
+    outputs = {name: each for name, each in OUTPUTS.items() if not name.startswith("present_")}
+    with pytest.raises(ProviderError) if sentence else nullcontext() as refused:
+        check_speculator(session(LENT_INPUTS | change, outputs), LENT_MANIFEST)
+    assert sentence in str(refused and refused.value)
 
 
 @pytest.mark.parametrize(

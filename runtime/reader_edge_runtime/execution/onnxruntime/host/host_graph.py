@@ -1,6 +1,6 @@
 """A graph of a package on ONNX Runtime's CPU provider: its session, kernels, weights and caches."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Self
 
 import numpy.typing as npt
@@ -24,10 +24,14 @@ from reader_edge_runtime.package.model_package import ModelPackage
 
 
 class CacheBindings:
-    """One for each range of slots, with those tensors that passes update bound as input and output at once."""
+    """One for each range of slots, with those tensors that passes update bound as input and output at once.
 
-    def __init__(self, session: ort.InferenceSession) -> None:
+    borrowed: of the tensors, those that the graph has where another one's passes update them; it only reads them.
+    """
+
+    def __init__(self, session: ort.InferenceSession, borrowed: Collection[str] = ()) -> None:
         self._session = session
+        self._borrowed = borrowed
         self._bindings: dict[tuple[int, int], ort.IOBinding] = {}
         self._bound_cache: tuple[HostCache, int] | None = None
 
@@ -40,9 +44,12 @@ class CacheBindings:
         if binding is None:
             binding = self._session.io_binding()
             for name, array in cache.tensors(first_slot, num_slots).items():
+                if self._borrowed and name not in self._borrowed:
+                    continue
                 value = ort.OrtValue.ortvalue_from_numpy(array)
                 binding.bind_ortvalue_input(name, value)
-                binding.bind_ortvalue_output(present_name(name), value)
+                if not self._borrowed:
+                    binding.bind_ortvalue_output(present_name(name), value)
             for name, array in cache.read_tensors(first_slot, num_slots).items():
                 binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
             self._bindings[first_slot, num_slots] = binding

@@ -17,9 +17,10 @@ from reader_edge_runtime.execution.onnxruntime.host.host_graph import CacheBindi
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.execution.onnxruntime.session import open_session, run_bound
 from reader_edge_runtime.execution.onnxruntime.wheel import ort
-from reader_edge_runtime.package.manifest import MASKED
+from reader_edge_runtime.package.layer import Layer
+from reader_edge_runtime.package.manifest import MASKED, Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.package.package_parts import SPECULATOR_GRAPH_NAME, BlockPart, SpeculatorPart
+from reader_edge_runtime.package.package_parts import SPECULATOR_GRAPH_NAME, BlockPart, LentPart, SpeculatorPart
 
 _MAX_KEPT = 64  # sizes of passes whose tensors are kept
 _KEPT_WIDTH = 32  # nodes, or rows, of such a pass; wider ones come once in a while
@@ -40,13 +41,8 @@ class SpeculatorTensors(PassTensors):
         self.log_sum_exp = np.zeros(rows, np.float32)
         num_states = num_nodes if part.block is None else 0
         self.next_states = np.zeros((num_trees, num_states, part.hidden_size), np.float32)
-        outputs = {name: getattr(self, name) for name in ("top_ids", "top_logits", "log_sum_exp")}
-        self.pair_logits: Float32Array | None = None
-        if part.block is None:
-            outputs["next_states"] = self.next_states
-        elif part.block.has_pairs:
-            self.pair_logits = outputs["pair_logits"] = np.zeros((*rows, part.top_k, part.top_k), np.float32)
-        super().__init__(inputs, outputs)
+        outputs = ["top_ids", "top_logits", "log_sum_exp", *["next_states"] * (part.block is None)]
+        super().__init__(inputs, {name: getattr(self, name) for name in outputs})
         self.binding: ort.IOBinding | None = None  # of passes without layers, which have nothing that moves
 
     @classmethod
@@ -60,7 +56,7 @@ class SpeculatorTensors(PassTensors):
             "target_states": np.zeros((num_trees, num_scored, state_size), np.float32),
             "own_states": np.zeros((num_trees, num_others, part.hidden_size), np.float32),
         }
-        if not part.num_layers:  # nothing reads a mask
+        if not part.num_layers and part.lent is None:  # nothing reads a mask
             inputs["tree_mask"] = np.zeros((num_trees, 1, num_nodes, 1), np.float32)
         return cls(inputs, part, num_rows)
 
@@ -79,7 +75,7 @@ class SpeculatorTensors(PassTensors):
     def result(self) -> SpeculatorResult:
         with np.errstate(all="ignore"):  # hostile weights give anything
             probabilities = np.exp(self.top_logits - self.log_sum_exp[..., None])
-        return SpeculatorResult(self.top_ids, probabilities, self.next_states, self.pair_logits)
+        return SpeculatorResult(self.top_ids, probabilities, self.next_states)
 
 
 class HostSpeculator:
@@ -93,23 +89,15 @@ class HostSpeculator:
         self.max_context = manifest.max_context
         self.state_size = len(part.state_ids) * manifest.hidden_size
         self._session = session
-        self._kept = replace(  # what caches ask of a manifest
-            manifest,
-            num_layers=part.num_layers,
-            num_heads=part.num_heads,
-            num_kv_heads=part.num_kv_heads,
-            head_dim=part.head_dim,
-            kv_dtype="float32",
-            layers=(),
-        )
+        self._kept = _kept(manifest, part)
+        self._bindings = CacheBindings(session, [] if part.lent is None else self._kept.past_names())
         self._tensors: dict[Sizes, SpeculatorTensors] = {}
-        self._bindings = CacheBindings(session)
 
     @classmethod
     def open(cls, package: ModelPackage, threads: int = 0, uses_native: bool = True) -> "HostSpeculator":
         """The speculator of a package that has one. Raises ProviderError or InstallationError."""
         library, part = native_library() if uses_native else None, package.manifest.speculator
-        if part is not None and not part.num_layers:
+        if part is not None and not part.num_layers and part.lent is None:
             threads = 1  # an MLP's matrices are read sooner than others could begin
         session = open_session(package.path(SPECULATOR_GRAPH_NAME), threads, library)
         check_speculator(session, package.manifest)
@@ -153,7 +141,9 @@ class HostSpeculator:
             states[b, : last + 1], states[b, last + 1 :] = step.states, step.states[-1]
             if has_scores:
                 inputs["logit_rows"][b] = last
-        if self.part.num_layers:
+        if self.part.lent is not None:
+            binding = self._borrowing(cache, first_slot, tensors, self.part.lent)
+        elif self.part.num_layers:
             write_pos = [start + step.num_scored for start, step in zip(starts, steps, strict=True)]
             binding = self._attention_binding(cache, first_slot, write_pos, num_nodes, tensors)
             mask = self._tree_masks(steps, starts, tensors.inputs)
@@ -221,6 +211,24 @@ class HostSpeculator:
             mask[b, 0, :, start : start + size][ancestors[nodes]] = 0.0
         return mask
 
+    def _borrowing(
+        self, cache: HostCache, first_slot: int, tensors: SpeculatorTensors, lent: LentPart
+    ) -> ort.IOBinding:
+        """With rows of the target, all of which each node sees, from the position behind them."""
+        num_trees, num_nodes = tensors.inputs["input_ids"].shape
+        lengths = np.array(cache.lengths[first_slot : first_slot + num_trees])[:, None, None, None]
+        tensors.inputs["position_ids"][:] = lengths[:, :, 0, 0]
+        rows = np.arange(lengths.max())
+        masks = {"tree_mask": rows >= lengths}
+        if lent.window is not None:
+            masks["tree_mask_sliding"] = masks["tree_mask"] | (rows < lengths - lent.window)
+        binding = self._bindings.of(cache, first_slot, num_trees)
+        tensors.bind_to(binding)
+        for name, is_hidden in masks.items():
+            mask: Float32Array = np.where(is_hidden, np.float32(MASKED), np.float32(0)).repeat(num_nodes, axis=2)
+            binding.bind_cpu_input(name, mask)
+        return binding
+
     def _tensors_of(self, sizes: Sizes) -> SpeculatorTensors:
         if sizes in self._tensors:
             return self._tensors[sizes]
@@ -254,3 +262,20 @@ def _block_mask(
         own = np.arange(width)
         mask[b, 0, own, start + own] = 0.0
     return mask
+
+
+def _kept(manifest: Manifest, part: SpeculatorPart) -> Manifest:
+    """What caches ask of a manifest, of the rows that passes read."""
+    if part.lent is not None:
+        numbers, cached = range(manifest.num_layers), manifest.cached_layers
+        lends = [number in part.lent.layers for number in numbers]
+        return replace(manifest, layers=tuple(cached[i] if lends[i] else Layer.none() for i in numbers))
+    return replace(
+        manifest,
+        num_layers=part.num_layers,
+        num_heads=part.num_heads,
+        num_kv_heads=part.num_kv_heads,
+        head_dim=part.head_dim,
+        kv_dtype="float32",
+        layers=(),
+    )
