@@ -32,7 +32,10 @@ CHANGES: dict[str, dict[str, Any]] = {
     **{name: {"use_bias": False} for name in ("ernie4_5", "ernie4_5_moe")},
     "internlm3": {"attention_bias": False, "mlp_bias": False},
     "lfm2": {"conv_bias": False},
-    "deepseek_v2": {"n_group": 1, "topk_group": 1, "topk_method": "greedy"},  # of groups it takes the two best
+    "deepseek_v2": {  # of groups it takes the two best, and queries without a rank in models of 26 and 27 layers alone
+        **{"n_group": 1, "topk_group": 1, "topk_method": "greedy"},
+        "q_lora_rank": 48,
+    },
     "qwen3_5_text": {"linear_value_head_dim": 16},  # as large as those of keys
     "qwen3_5_moe_text": {"linear_value_head_dim": 16},
     "lfm2_moe": {"conv_bias": False},
@@ -60,6 +63,7 @@ _VARIANTS["gemma4_text-moe"] = (
     },
 )
 FAMILIES = (*GGUF_MODELS, *_VARIANTS)
+_SCORING = {"deepseek_v2": "softmax", "deepseek_v3": "sigmoid"}
 _OLDER_KINDS = {"granitemoehybrid": {"linear_attention": "mamba", "full_attention": "attention"}}
 
 
@@ -80,6 +84,10 @@ def _as_published(config_file: Path) -> None:
     kinds = _OLDER_KINDS.get(config["model_type"], {})
     if kinds:
         config["layer_types"] = [kinds[kind] for kind in config["layer_types"]]
+    if config["model_type"] in _SCORING:
+        config["scoring_func"] = _SCORING[config["model_type"]]
+    if "mlp_layer_types" in config:
+        config["first_k_dense_replace"] = config["mlp_layer_types"].count("dense")
     if "n_positions" in config:
         config["n_ctx"] = config["n_positions"]
     config_file.write_text(json.dumps(config))

@@ -235,7 +235,7 @@ def _gpt_oss(config: PretrainedConfig) -> Values:
 
 
 def _deepseek2(config: PretrainedConfig) -> Values:
-    """How experts are chosen stands in files of all, also where config.json leaves it out."""
+    """How experts are chosen is left out where config.json does so."""
     yarn, is_second = config.rope_parameters, config.model_type == "deepseek_v2"
     dense = (config.mlp_layer_types or []).count("dense") if config.model_type == "glm4_moe_lite" else None
     return {
@@ -252,7 +252,7 @@ def _deepseek2(config: PretrainedConfig) -> Values:
         "expert_feed_forward_length": config.moe_intermediate_size,
         "expert_weights_scale": config.routed_scaling_factor,
         "expert_weights_norm": (not is_second and config.norm_topk_prob) or None,
-        "expert_gating_func": 1 if is_second else 2,
+        "expert_gating_func": {"deepseek_v2": 1, "deepseek_v3": 2}.get(config.model_type),
         "expert_group_count": config.n_group,
         "expert_group_used_count": config.topk_group,
         "rope.scaling.type": "yarn" if yarn["rope_type"] == "yarn" else None,

@@ -13,7 +13,6 @@ from reader_edge_export.sources.gguf.rope import base_of, longrope_of, original_
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 
 _SOFTMAX, _SIGMOID = 1, 2  # of llama.cpp's gating functions
-_GLM_FLASH = 154_880  # tokens, by which llama.cpp knows it where a file does not tell how experts are chosen
 
 
 def deepseek2(file: GgufFile, values: Metadata) -> Config:
@@ -25,7 +24,8 @@ def deepseek2(file: GgufFile, values: Metadata) -> Config:
     size = num_experts // num_groups
     if size * num_groups != num_experts or size < min(2, num_experts) or not num_chosen <= num_kept * size:
         raise file.error(f"has {num_groups} groups of {num_experts} experts, of which {num_kept} hold {num_chosen}")
-    usual = _SIGMOID if file.tensors["token_embd.weight"].shape[0] == _GLM_FLASH else _SOFTMAX
+    has_biases = any(name.endswith(".exp_probs_b.bias") for name in file.tensors)  # GLM Flash's files say no more
+    usual = _SIGMOID if has_biases else _SOFTMAX
     gating, are_shares = values.size("expert_gating_func", usual), values.flag("expert_weights_norm", False)
     if gating not in (_SOFTMAX, _SIGMOID) or (gating == _SOFTMAX and are_shares):
         raise UnsupportedArchitectureError(
