@@ -137,6 +137,7 @@ def test_dspark_guesses_from_the_pending_token(tmp_path: Path) -> None:
         "DSpark": (_DSPARK, {}, True),
         "DFlash of DeepSpec": (_DSPARK | {"markov_rank": 0, "enable_confidence_head": False}, {}, True),
         "of SpecForge": ({"markov_rank": 4}, {"projector_type": "dspark"}, True),
+        "as SpecForge says": ({"markov_rank": 4}, {"projector_type": "dspark", "shift_label": False}, False),
         "DFlash": ({}, {}, False),
         "packaged": (packaged(sample_from_anchor=True), {}, True),
     }

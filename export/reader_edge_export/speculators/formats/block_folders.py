@@ -56,6 +56,7 @@ _OWN: dict[str, _Kind] = {  # keys that are no layer's, in dflash_config or besi
     **dict.fromkeys(("num_target_layers", "draft_vocab_size", "target_hidden_size"), _whole(1, MAX_SIZE)),
     **dict.fromkeys(("is_causal", "causal", "causal_head", "sliding_window_non_causal"), _FLAG),
     **dict.fromkeys(("sample_from_anchor", "enable_confidence_head", "confidence_head_with_markov"), _FLAG),
+    **dict.fromkeys(("shift_label", "use_confidence_head"), _FLAG),  # SpecForge's names of the first two
     **dict.fromkeys(("input_embedding_scale", "output_multiplier", "final_logit_softcapping"), _NUMBER),
     "conv_kernel_size": _whole(1, _MOST_TAPS),
     **dict.fromkeys(("conv_group_size", "selector_rank", "selector_top_k"), _whole(1, _SMALL)),
@@ -63,7 +64,8 @@ _OWN: dict[str, _Kind] = {  # keys that are no layer's, in dflash_config or besi
     "markov_head_type": ('"vanilla"', lambda value: value == "vanilla"),
     "projector_type": ('"dflash", "dflash2" or "dspark"', lambda value: value in PACKAGED),
     "attention_mode": ('"gqa" or "mha"', lambda value: value in ("gqa", "mha")),
-    "num_anchors": _whole(1, MAX_SIZE),  # of training
+    "num_anchors": _whole(1, MAX_SIZE),  # of training, as what follows
+    **dict.fromkeys(("confidence_head_alpha", "loss_decay_gamma", "selector_loss_weight"), _NUMBER),
 }
 _REFUSED = {  # what a folder calls itself, or a part of its tensors' names -> what it is, and why it is refused
     "laguna": "Laguna's form of DFlash, whose context goes through gates and norms of its own",
@@ -216,14 +218,14 @@ def _switches(
     width = layer.get("hidden_size")
     if is_second and type(width) is int and width % group:
         raise _wrong(folder, "conv_group_size", group, f"a divisor of hidden_size, {width}")
-    has_confidence = values.get("enable_confidence_head", _CONFIDENCE in tensors)
+    has_confidence = values.get("enable_confidence_head", values.get("use_confidence_head", _CONFIDENCE in tensors))
     reads_token = has_confidence and values.get("confidence_head_with_markov", rank > 0)
     if reads_token and not rank:
         raise _wrong(folder, "confidence_head_with_markov", True, "false where markov_rank is 0")
     return {
         "block_size": values.get("block_size", 8 if "speculators_model_type" in config else 16),
         "mask_token_id": mask,
-        "drafts_from_anchor": values.get("sample_from_anchor", is_dspark),
+        "drafts_from_anchor": values.get("sample_from_anchor", values.get("shift_label", is_dspark)),
         "embedding_scale": float(values.get("input_embedding_scale", 1)),
         "logit_scale": float(values.get("output_multiplier", 1)),
         "softcap": max(float(values.get("final_logit_softcapping", 0)), 0.0),
