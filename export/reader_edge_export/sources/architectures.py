@@ -6,52 +6,13 @@ Each refusal is about mathematics that the tree attention would not reproduce: b
 from collections.abc import Mapping
 from typing import Any
 
+from reader_edge_export.sources.config.config_keys import READ_OF_TEXTS
 from reader_edge_export.sources.config.rope_config import rope_config
 from reader_edge_export.sources.quantized.formats import quantization_of
 from reader_edge_runtime.errors import ConfigError, ExportError, UnsupportedArchitectureError
 from reader_edge_runtime.package.manifest import HALF_PRECISIONS
 
-SUPPORTED = (  # values of model_type
-    "llama",
-    "mistral",
-    "ministral3",
-    "qwen2",
-    "qwen3",
-    "gemma",
-    "gemma2",
-    "gemma3_text",
-    "phi",
-    "phi3",
-    "smollm3",
-    "gpt2",
-    "granite",
-    "olmo2",
-    "olmo3",
-    "exaone4",
-    "seed_oss",
-    "arcee",
-    "hunyuan_v1_dense",
-    "ernie4_5",
-    "glm4",
-    "internlm3",
-    "apertus",
-    "cohere",
-    "cohere2",
-    "lfm2",
-    "qwen3_5_text",
-    "granitemoehybrid",
-    "gemma4_text",
-    "qwen3_moe",
-    "gpt_oss",
-    "qwen3_5_moe_text",
-    "lfm2_moe",
-    "deepseek_v2",
-    "deepseek_v3",
-    "glm4_moe_lite",
-    "minicpm3",
-    "ernie4_5_moe",
-    "qwen3_next",
-)
+SUPPORTED = tuple(READ_OF_TEXTS)  # values of model_type
 
 RECURRENT = (  # those with layers that keep states
     *("lfm2", "qwen3_5_text", "granitemoehybrid"),

@@ -41,7 +41,7 @@ _QWEN_VISION = frozenset(
 )
 _SMOLVLM_VISION = _TOWER | {"image_size", "layer_norm_eps"}
 _SMOLVLM_VISION |= {"size", "max_image_size", "use_base_siglip", "tie_word_embeddings"}  # which change nothing
-READ: dict[str, frozenset[str]] = {  # by model_type: the keys that say what is computed
+READ_OF_TEXTS: dict[str, frozenset[str]] = {  # by model_type, which can be exported: the keys that say what is computed
     "llama": _RMS | {"attention_bias", "mlp_bias"},
     "mistral": _RMS | {"sliding_window"},
     "ministral3": _RMS | {"sliding_window"},
@@ -100,17 +100,6 @@ READ: dict[str, frozenset[str]] = {  # by model_type: the keys that say what is 
     "qwen3_5_moe_text": (_QWEN3_5 - {"intermediate_size"})
     | _EXPERTS
     | {"moe_intermediate_size", "shared_expert_intermediate_size"},
-    "qwen3_5_vision": _QWEN_VISION | {"num_position_embeddings"},
-    "qwen3_vl_vision": _QWEN_VISION | {"num_position_embeddings", "deepstack_visual_indexes"},
-    "qwen2_5_vl_vision": _QWEN_VISION | {"window_size", "fullatt_block_indexes", "tokens_per_second"},  # of films
-    "pixtral": _TOWER | {"image_size", "head_dim", "rope_theta", "rope_parameters"},
-    "gemma4_vision": (_TOWER - {"num_channels", "hidden_act"})
-    | {"num_key_value_heads", "head_dim", "hidden_activation", "rms_norm_eps", "attention_bias", "rope_parameters"}
-    | {"max_position_embeddings", "pooling_kernel_size", "position_embedding_size", "use_clipped_linears"}
-    | {"standardize", "default_output_length", "global_head_dim"},  # of which the last two change nothing
-    "siglip_vision_model": _TOWER | {"image_size", "layer_norm_eps", "vision_use_head"},
-    **dict.fromkeys(("smolvlm_vision", "idefics3_vision"), _SMOLVLM_VISION),
-    "siglip2_vision_model": _TOWER | {"num_patches", "layer_norm_eps", "vision_use_head"},
     "lfm2_moe": _LFM2
     | _EXPERTS
     | {"moe_intermediate_size", "num_dense_layers", "use_expert_bias", "routed_scaling_factor", "norm_topk_prob"},
@@ -125,6 +114,20 @@ READ: dict[str, frozenset[str]] = {  # by model_type: the keys that say what is 
     | _EXPERTS
     | {"moe_intermediate_size", "shared_expert_intermediate_size", "norm_topk_prob", "decoder_sparse_step"}
     | {"mlp_only_layers"},
+}
+READ = {  # of towers for images too
+    **READ_OF_TEXTS,
+    "qwen3_5_vision": _QWEN_VISION | {"num_position_embeddings"},
+    "qwen3_vl_vision": _QWEN_VISION | {"num_position_embeddings", "deepstack_visual_indexes"},
+    "qwen2_5_vl_vision": _QWEN_VISION | {"window_size", "fullatt_block_indexes", "tokens_per_second"},  # of films
+    "pixtral": _TOWER | {"image_size", "head_dim", "rope_theta", "rope_parameters"},
+    "gemma4_vision": (_TOWER - {"num_channels", "hidden_act"})
+    | {"num_key_value_heads", "head_dim", "hidden_activation", "rms_norm_eps", "attention_bias", "rope_parameters"}
+    | {"max_position_embeddings", "pooling_kernel_size", "position_embedding_size", "use_clipped_linears"}
+    | {"standardize", "default_output_length", "global_head_dim"},  # of which the last two change nothing
+    "siglip_vision_model": _TOWER | {"image_size", "layer_norm_eps", "vision_use_head"},
+    **dict.fromkeys(("smolvlm_vision", "idefics3_vision"), _SMOLVLM_VISION),
+    "siglip2_vision_model": _TOWER | {"num_patches", "layer_norm_eps", "vision_use_head"},
 }
 
 # Say nothing about what is computed: where the model comes from, how it is trained, sampled, stored or loaded.

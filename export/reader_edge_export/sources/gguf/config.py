@@ -68,15 +68,15 @@ def config_of(file: GgufFile) -> Config:
     """
     _check_is_model(file)
     architecture = architecture_of(file)
-    if architecture not in _MODELS:
+    if architecture not in MODELS:
         raise UnsupportedArchitectureError(
             f"'{file.path}' holds a model of the architecture {architecture!r:.80}, which cannot be exported from "
-            f"GGUF; supported are: {', '.join(_MODELS)}."
+            f"GGUF; supported are: {', '.join(MODELS)}."
         )
     values = Metadata(file, architecture)
     if architecture in _WITH_BASE:
         values.number("rope.freq_base")
-    model_type, build = _MODELS[architecture]
+    model_type, build = MODELS[architecture]
     config = {"model_type": model_type, **_shared(file, values), **build(file, values)}
     keys = (key.removeprefix(f"{architecture}.") for key in file.metadata)
     of_images = [key for key in keys if key.startswith(_IMAGE_KEYS)]  # which some files have without such a model
@@ -86,7 +86,7 @@ def config_of(file: GgufFile) -> Config:
 
 def model_type_of(architecture: str) -> str | None:
     """transformers' name of an architecture, None where it cannot be exported."""
-    return _MODELS[architecture][0] if architecture in _MODELS else None
+    return MODELS[architecture][0] if architecture in MODELS else None
 
 
 def pooling_type_of(file: GgufFile) -> int:
@@ -271,7 +271,7 @@ def _gpt2(file: GgufFile, values: Metadata) -> Config:
     }
 
 
-_MODELS: dict[str, tuple[str, Callable[[GgufFile, Metadata], Config]]] = {  # by architecture: model_type, what it adds
+MODELS: dict[str, tuple[str, Callable[[GgufFile, Metadata], Config]]] = {  # by architecture: model_type, what it adds
     "llama": ("llama", _llama),
     "mistral3": ("ministral3", _mistral3),
     "qwen2": ("qwen2", heads),

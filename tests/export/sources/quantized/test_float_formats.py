@@ -211,7 +211,7 @@ def quantize(folder: Path, plain: Path, writer: Writer) -> None:
     weights = load_file(folder / "model.safetensors")
     plain_weights = dict(weights)
     for name in sorted(weights):
-        if ".layers." in name and weights[name].ndim == 2:
+        if ".layers." in name and name.endswith("weight") and weights[name].ndim == 2:
             module = name.removesuffix("weight")
             parts, values = writer.write(weights.pop(name).shape, rng)
             plain_weights[name] = torch.from_numpy(values.astype(np.float32))
