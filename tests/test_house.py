@@ -10,10 +10,10 @@ from tests.conftest import ROOT
 CEILINGS = {  # lines of a room, raised only in the commit that says why
     "runtime": ("*.py", 32_824),  # assistants; latents; signed pipelines; block drafters; freeing; short passes
     "export": ("*.py", 25_634),  # assistants; dense families; latents; adapters; block drafters; freeing; SmolVLM
-    "reader_edge": ("*.py", 21_217),  # latents; assistants; dense families; published drafts; adapters; pull of mmproj
+    "reader_edge": ("*.py", 21_233),  # latents; assistants; dense families; published drafts; adapters; pull of mmproj
     "wings": ("*.py", 3_650),
     "native": ("*", 9_049),  # tiles of two panels
-    "tests": ("*.py", 79_429),  # dense families; assistants; crashes kept; pictures; latents; adapters; guided fuzzing
+    "tests": ("*.py", 79_439),  # dense families; assistants; crashes kept; pictures; latents; adapters; guided fuzzing
     "reader_edge/server": ("*.py", 8_436),  # images; kept responses; budgets; infill; models go; embeddings; first use
     "reader_edge/bench": ("*.py", 1_350),
     "benchmarks": ("*.py", 6_530),  # images; first tokens; long contexts; sessions of agents; split files; llama-server

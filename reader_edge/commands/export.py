@@ -73,7 +73,7 @@ def export(model: str, out: Path, wanted: ExportArguments) -> None:
     """
     from reader_edge.models.exported import show_path
     from reader_edge.models.model_source import find_source
-    from reader_edge.models.speculators import own_or_published
+    from reader_edge.models.speculators import found_speculator
     from reader_edge.terminal.console import pairs_table, phase_pairs, print_table, work_progress
     from reader_edge.terminal.export_report import (
         adapter_pairs,
@@ -86,7 +86,7 @@ def export(model: str, out: Path, wanted: ExportArguments) -> None:
         sampling_pairs,
     )
     from reader_edge.terminal.formatting import readable_size
-    from reader_edge_export.options import AUTO, ExportOptions, default_attention
+    from reader_edge_export.options import ExportOptions, default_attention
     from reader_edge_export.package.package_folder import check_target
     from reader_edge_export.pipeline import export_model
 
@@ -95,8 +95,8 @@ def export(model: str, out: Path, wanted: ExportArguments) -> None:
     check_target(out.absolute(), wanted.force)  # before a download
     source = find_source(model)
     show_path(source)
-    if options.speculator == AUTO:
-        options = replace(options, speculator=own_or_published(source))
+    if options.speculator is not None:
+        options = replace(options, speculator=found_speculator(options.speculator, source))
     with work_progress(f"Exporting {model}") as work:
         report = export_model(
             source.path,

@@ -11,6 +11,7 @@ from reader_edge.models.hub_cache import find_cached
 from reader_edge.terminal.formatting import visible
 from reader_edge_export.sources.find import is_gguf
 from reader_edge_export.speculators.formats.find import AUTO
+from reader_edge_runtime.errors import CatalogueError
 
 PUBLISHED: dict[str, tuple[str, ...]] = {  # the hub's ids: of a model, of drafts of a block for it
     "Qwen/Qwen3-4B": ("z-lab/Qwen3-4B-DFlash-b16", "deepseek-ai/dspark_qwen3_4b_block7"),
@@ -28,6 +29,7 @@ PUBLISHED: dict[str, tuple[str, ...]] = {  # the hub's ids: of a model, of draft
     "openai/gpt-oss-120b": ("z-lab/gpt-oss-120b-DFlash",),
 }
 _STORED_AS = re.compile(r"-(GGUF|(UD-)?(I?Q\d\w*|MXFP4\w*|BF16|F16|F32))", re.I)  # how a file's name ends
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/\w[\w.-]*")
 _NOT_NEEDED = "tokenizer.json"  # of a speculator's folder
 
 
@@ -43,16 +45,25 @@ def published_speculators(source: ModelSource) -> tuple[str, ...]:
     return by_name.get(name.lower(), ())
 
 
-def own_or_published(source: ModelSource) -> str | Path:
-    """What AUTO means for a model: the folder of a speculator that is published for it, where one lies beside the model
-    or in the Hugging Face cache; else AUTO, the model's own layers. Tells which it is.
+def found_speculator(given: str | Path, source: ModelSource) -> str | Path:
+    """The folder that is meant: one that is given, that of an id on the hub in the Hugging Face cache, or for AUTO that
+    of a speculator published for the model, beside it or in that cache. Tells which it is.
+
+    AUTO itself, the model's own layers, where none lies here. Raises CatalogueError for an id that is not here.
     """
+    if given != AUTO:
+        if Path(given).exists() or not _HUB_ID.fullmatch(str(given)):
+            return given
+        if folder := _cached(str(given)):
+            return folder
+        raise CatalogueError(
+            f"No folder at '{given}', and the Hugging Face cache holds no speculator of this name: give its folder, or "
+            f"fetch it with `hf download {given}`."
+        )
     drafts = published_speculators(source)
     for draft in drafts:
         beside = source.path.parent / draft.rpartition("/")[2]
-        cached = None if beside.is_dir() else find_cached(Origin(draft))
-        whole = cached.path if cached is not None and cached.lacking in (None, _NOT_NEEDED) else None
-        if folder := beside if beside.is_dir() else whole:
+        if folder := beside if beside.is_dir() else _cached(draft):
             click.echo(visible(f"The speculator is {draft}, read from '{folder}'."), err=True)
             return folder
     if drafts:
@@ -62,3 +73,8 @@ def own_or_published(source: ModelSource) -> str | Path:
             err=True,
         )
     return AUTO
+
+
+def _cached(hub_id: str) -> Path | None:
+    cached = find_cached(Origin(hub_id))
+    return cached.path if cached is not None and cached.lacking in (None, _NOT_NEEDED) else None

@@ -6,7 +6,8 @@ import pytest
 
 from reader_edge.models.catalogue import CATALOGUE
 from reader_edge.models.exported import ModelSource
-from reader_edge.models.speculators import PUBLISHED, own_or_published, published_speculators
+from reader_edge.models.speculators import PUBLISHED, found_speculator, published_speculators
+from reader_edge_runtime.errors import CatalogueError
 from tests.conftest import ROOT
 
 _DRAFTS = PUBLISHED["Qwen/Qwen3-4B"]
@@ -43,21 +44,30 @@ def test_a_draft_in_the_hubs_cache_is_taken_without_a_tokenizer(
     snapshot.mkdir(parents=True)
     source = ModelSource(tmp_path / "x", "qwen3:4b")
     (snapshot / "config.json").write_text("{}")
-    assert own_or_published(source) == "auto"  # its weights are not there
+    assert found_speculator("auto", source) == "auto"  # its weights are not there
     assert f"`hf download {_DRAFTS[0]}`" in capsys.readouterr().err
     (snapshot / "model.safetensors").write_bytes(b"")
-    assert own_or_published(source) == snapshot
+    assert found_speculator("auto", source) == snapshot
     assert _DRAFTS[1] in capsys.readouterr().err
+    assert found_speculator(_DRAFTS[1], ModelSource(tmp_path / "gemma")) == snapshot
 
 
 def test_a_draft_beside_the_model_is_taken(tmp_path: Path) -> None:
     beside = tmp_path / "Qwen3-4B-DFlash-b16"
     beside.mkdir()
-    assert own_or_published(ModelSource(tmp_path / "Qwen3-4B")) == beside
+    assert found_speculator("auto", ModelSource(tmp_path / "Qwen3-4B")) == beside
+
+
+def test_a_name_that_is_not_here_is_refused_and_a_folder_is_itself(tmp_path: Path) -> None:
+    source = ModelSource(tmp_path / "gemma")
+    with pytest.raises(CatalogueError, match="`hf download owner/draft`"):
+        found_speculator("owner/draft", source)
+    assert found_speculator(tmp_path, source) == tmp_path
+    assert found_speculator("", source) == ""  # which the export refuses
 
 
 def test_of_other_models_nothing_is_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert own_or_published(ModelSource(tmp_path / "gemma")) == "auto"
+    assert found_speculator("auto", ModelSource(tmp_path / "gemma")) == "auto"
     assert capsys.readouterr().err == ""
 
 
