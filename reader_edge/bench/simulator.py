@@ -11,7 +11,7 @@ from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
 from reader_edge_runtime.drafting.core import DraftingCore
 from reader_edge_runtime.stats import GenerationStats
 
-MAX_DEPTH = 32
+MAX_DEPTH = 64
 _MAX_VOCAB_SIZE = 1 << 31  # ids are checked when a recording is read
 
 

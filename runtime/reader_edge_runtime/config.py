@@ -86,7 +86,7 @@ class DraftConfig:
     """
 
     max_nodes: Annotated[int, Range(1, 256)] = 128
-    max_depth: Annotated[int, Range(1, 255)] = 32
+    max_depth: Annotated[int, Range(1, 255)] = 64
     is_history_used: bool = True
     max_history_tokens: Annotated[int, Range(0, 100_000_000)] = 200_000
     is_logits_used: bool = True

@@ -92,7 +92,7 @@ def _are_sound(parameters: Float32Array) -> bool:
     return bool(
         parameters.shape == (mixture.PARAMETERS,)
         and np.isfinite(parameters).all()
-        and (parameters[mixture.VALUE_TRIALS :] > 0).all()
+        and (parameters[mixture.VALUE_TRIALS : mixture.TOKEN_BIASES] > 0).all()
     )
 
 

@@ -45,7 +45,7 @@ def cold_parameters() -> Float32Array:
     classes[:, mixture.RATE] = _FIRST_RATE
     parameters[mixture.WEIGHTS : mixture.SET_WEIGHTS] = _FIRST_WEIGHT
     parameters[mixture.BIASES : mixture.VALUE_HITS] = _FIRST_BIAS
-    parameters[mixture.VALUE_HITS :] = 5.0
+    parameters[mixture.VALUE_HITS : mixture.TOKEN_BIASES] = 5.0
     _set_logits_priors(parameters)
     _set_unrecorded_priors(parameters)
     return parameters
@@ -53,8 +53,9 @@ def cold_parameters() -> Float32Array:
 
 def shipped_parameters() -> Float32Array:
     """Parameters learned on recordings."""
+    priors: Float32Array = np.zeros(mixture.PARAMETERS, np.float32)
     with np.load(PRIORS, allow_pickle=False) as file:
-        priors: Float32Array = file["parameters"].astype(np.float32)
+        priors[: mixture.TOKEN_BIASES] = file["parameters"]
     _set_unrecorded_priors(priors)
     return priors
 
@@ -64,10 +65,11 @@ def as_priors(parameters: Float32Array) -> Float32Array:
     priors = parameters.copy()
     classes = _classes(priors)
     classes[:, mixture.RATE] = np.maximum(classes[:, mixture.RATE], _PRIOR_RATE)
-    trials = priors[mixture.VALUE_TRIALS :]
+    trials = priors[mixture.VALUE_TRIALS : mixture.TOKEN_BIASES]
     share = np.minimum(1.0, 20.0 / trials)
     priors[mixture.VALUE_HITS : mixture.VALUE_TRIALS] *= share
     trials *= share
+    priors[mixture.TOKEN_BIASES :] = 0
     return priors
 
 

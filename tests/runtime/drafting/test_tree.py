@@ -240,3 +240,35 @@ def test_behind_guesses_the_longest_match_decides(guessed: tuple[int, int], foll
     text = [1, 2, 50, 60, 3, 4, 50, 61, 5, 99]
     tree = draft((guessed, [-1, 0], [0.9, 0.9]), text, max_nodes=32)
     assert value(tree, *guessed, follows) > value(tree, *guessed, other)
+
+
+def test_a_copy_is_found_again_behind_what_was_inserted() -> None:
+    passage, others = [*range(20, 32), LAST, OFTEN, 40], 4 * [1, LAST, SELDOM, 2]
+    edited, elsewhere = ([*begun, 50, 51, LAST] for begun in (range(20, 32), range(60, 72)))
+    found, lost = (_value_after([*passage, *others], answer) for answer in (edited, elsewhere))
+    assert found > 1.5 * lost > 0
+
+
+def _value_after(prompt: list[int], answer: list[int]) -> float:
+    """Of OFTEN, next."""
+    request = DraftedText(RetrievalDrafter(RETRIEVING).wait(), prompt)
+    request.go_on(answer)
+    return value(request.draft(16, 8), OFTEN)
+
+
+def test_a_token_that_never_comes_where_it_is_named_is_trusted_less_elsewhere() -> None:
+    """Two tokens are named as often, each behind tokens of its own, which come again: one follows, the other not."""
+    before = [list(range(100, 160)), list(range(200, 260))]
+    prompt = [each for pair in zip(*before, strict=True) for each in (pair[0], OFTEN, pair[1], SELDOM)]
+    request = DraftedText(RetrievalDrafter(RETRIEVING).wait(), prompt)
+    for number, pair in enumerate(zip(*(tokens[:50] for tokens in before), strict=True)):
+        request.go_on([pair[0], OFTEN, 300 + number, pair[1], 400 + number])
+        request.draft(8, 8)
+    trusted = _value_behind(request, before[0][55], OFTEN)
+    doubted = _value_behind(request, before[1][55], SELDOM)
+    assert trusted > 2 * doubted > 0
+
+
+def _value_behind(request: DraftedText, token_id: int, named: int) -> float:
+    request.go_on([token_id])
+    return value(request.draft(8, 8), named)

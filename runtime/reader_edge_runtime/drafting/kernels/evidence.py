@@ -47,6 +47,7 @@ def gather(sources: EvidenceSources, node: Int32Vector, evidence: Int32Vector, w
     evidence[layout.SET] = (
         layout.SET_LEVEL[min(in_context, layout.MAX_LENGTH)] * 8 + layout.SET_LEVEL[min(in_history, layout.MAX_LENGTH)]
     )
+    evidence[layout.LAST_TOKEN] = node[0]
     evidence[layout.SET_2] = (kind * 6 + work[layout.KIND]) * 2 + agrees
 
 

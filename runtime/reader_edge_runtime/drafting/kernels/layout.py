@@ -44,7 +44,7 @@ STATE = 30
 # named) and pairs of both. An active input has the number of its weight (input * LEVELS + level) and its miss: the
 # class of the candidates that it does not name. A pair is class, active input and candidate in one number. Before the
 # look-up NUM_ACTIVE is NOT_GATHERED.
-NUM_ACTIVE, NUM_CANDIDATES, NUM_PAIRS, SET, SET_2 = range(5)
+NUM_ACTIVE, NUM_CANDIDATES, NUM_PAIRS, SET, SET_2, LAST_TOKEN = range(6)
 NOT_GATHERED = -1
 MAX_CANDIDATES = 48
 MAX_PAIRS = 384
@@ -97,3 +97,6 @@ SET_LEVEL = np.array([0, 1, 2, 3, 3, 4, 4, 4] + [5] * 8 + [6] * 16 + [7] * 33, n
 # A shorter copy is not resumed; a resumed one is dropped after this many more differences.
 MIN_RESUMED = 4
 MAX_DIFFERENCES = 7
+
+# Tokens around the place where a copy met a difference, in which it may go on.
+NEAR_BEHIND, NEAR_AHEAD = 8, 32

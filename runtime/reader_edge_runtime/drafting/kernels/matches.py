@@ -108,6 +108,27 @@ def _note_kind(
         work[layout.KIND] += 3
 
 
+@part
+def _found_near(
+    text: Int32Vector, mask: Number, node: Int32Vector, place: Number, token: Number
+) -> tuple[Number, Number]:
+    """Where `token`, which is not the one at `place`, stands near it: the longest match with what came before, then the
+    first, and how many tokens match, four at most. The place itself and 0 if it stands nowhere: it took the other's.
+    """
+    found, most = np.int64(place), np.int64(0)
+    for offset in range(-layout.NEAR_BEHIND, layout.NEAR_AHEAD):
+        near = (np.int64(place) + offset) & mask
+        if text[near] == token:
+            length = np.int64(1)
+            while length < 4 and text[(near - length) & mask] == node[length - 1]:
+                length += 1
+            if length > most:
+                found, most = near, length
+        elif text[near] < 0 and offset > 0:
+            break
+    return found, most
+
+
 @small_part
 def advance_store(store: Store, node: Int32Vector, at: Number, token: Number) -> None:
     text, mask = store.text, store.header[TEXT_MASK]
@@ -117,7 +138,7 @@ def advance_store(store: Store, node: Int32Vector, at: Number, token: Number) ->
         if text[resumed & mask] == token:
             hits = min(hits + 1, 7)
         else:
-            hits = 0
+            resumed, hits = _found_near(text, mask, node, resumed, token)
             differences += 1
         node[at + 2] = (resumed + 1) & mask if differences <= layout.MAX_DIFFERENCES else -1
         node[at + 3] = differences * 8 + hits
@@ -128,7 +149,8 @@ def advance_store(store: Store, node: Int32Vector, at: Number, token: Number) ->
             node[at + 1] += 1
             return
         if node[at + 1] >= layout.MIN_RESUMED:
+            copy, hits = _found_near(text, mask, node, copy, token)
             node[at + 2] = (copy + 1) & mask
-            node[at + 3] = 8
+            node[at + 3] = 8 + hits
         node[at] = -1
         node[at + 1] = 0

@@ -4,7 +4,8 @@ Logistic mixing as in the PAQ family of compressors (Mahoney, "Adaptive weighing
 compression", 2005), for many candidates at once: a candidate's probability is the logistic function of the weighted
 sum of the log-odds that inputs give it. An input's weight is the sum of three: one by support or match length, and one
 of each of two sets that the match state selects. The log-odds of a claim are learned too, from how often claims of its
-class came true (indirect modelling).
+class came true (indirect modelling). A token has a bias of its own, and one behind the token before it: some come less
+often than texts say, wherever they are named.
 
 Path values are calibrated by how often paths of such values were accepted, in buckets of the predicted value's
 log-odds; each value updates and reads the two nearest buckets.
@@ -21,7 +22,8 @@ from reader_edge_runtime.drafting.kernels.kernel import part, small_part
 NUM_CLASSES = layout.NUM_INPUTS * layout.CLASSES
 
 # parameters: float32 (PARAMETERS,): CLASS_FIELDS numbers for each class, the last unused; weights; biases of the sets;
-# then the calibration's sums of each bucket, accepted and expected
+# then the calibration's sums of each bucket, accepted and expected; then biases of tokens and of pairs of tokens, which
+# no priors have, since their ids are one tokenizer's
 LOG_ODDS, PROBABILITY, RATE = range(3)
 CLASS_FIELDS = 4
 WEIGHTS = NUM_CLASSES * CLASS_FIELDS
@@ -32,14 +34,18 @@ BIASES_2 = BIASES + layout.NUM_SETS
 VALUE_BUCKETS = 33
 VALUE_HITS = BIASES_2 + layout.NUM_SETS_2
 VALUE_TRIALS = VALUE_HITS + VALUE_BUCKETS
-PARAMETERS = VALUE_TRIALS + VALUE_BUCKETS
+NUM_TOKEN_BIASES = 1 << 13
+TOKEN_BIASES = VALUE_TRIALS + VALUE_BUCKETS
+PAIR_BIASES = TOKEN_BIASES + NUM_TOKEN_BIASES
+PARAMETERS = PAIR_BIASES + NUM_TOKEN_BIASES
 
 # scratch: float32 (SCRATCH,)
 LOGITS = 0
 BEST_LOG_ODDS = LOGITS + layout.MAX_CANDIDATES
 ACTIVE_WEIGHT = BEST_LOG_ODDS + layout.MAX_CANDIDATES
 ACTIVE_GRADIENT = ACTIVE_WEIGHT + layout.NUM_INPUTS
-ACTIVE_MISSES = ACTIVE_GRADIENT + layout.NUM_INPUTS
+ACTIVE_UNNAMED = ACTIVE_GRADIENT + layout.NUM_INPUTS
+ACTIVE_MISSES = ACTIVE_UNNAMED + layout.NUM_INPUTS
 ACTIVE_MISSED = ACTIVE_MISSES + layout.NUM_INPUTS
 PENDING_VALUE = ACTIVE_MISSED + layout.NUM_INPUTS
 SCRATCH = PENDING_VALUE + 256
@@ -52,6 +58,8 @@ _MAX_WEIGHT = np.float32(8)
 _WEIGHT_RATE = np.float32(0.01)
 _SET_RATE = np.float32(0.005)
 _BIAS_RATE = np.float32(0.01)
+_TOKEN_RATE = np.float32(0.08)
+_MIN_ERROR = np.float32(0.02)
 _LOWEST_BUCKET = np.float32(-9)
 _BUCKETS_PER_UNIT = np.float32(2)
 _BUCKET_MEMORY = np.float32(500)
@@ -95,6 +103,17 @@ def _parts_of(pair: Number) -> tuple[Number, Number, Number]:
     return pair >> layout.CLASS_SHIFT, active, pair & layout.CANDIDATE_MASK
 
 
+@small_part
+def _token_bias(token: Number) -> Number:
+    return TOKEN_BIASES + (token & (NUM_TOKEN_BIASES - 1))
+
+
+@small_part
+def _pair_bias(before: Number, token: Number) -> Number:
+    mixed = np.int64(before) * 0x1B873593 + np.int64(token) * 0x2545F491
+    return PAIR_BIASES + ((mixed >> 13) & (NUM_TOKEN_BIASES - 1))
+
+
 @part
 def score(parameters: Float32Vector, evidence: Int32Vector, scratch: Float32Vector, work: Int32Vector) -> None:
     """Write each candidate's log-odds to scratch[LOGITS:], the input that raises it most to work[LEADING:]."""
@@ -105,16 +124,18 @@ def score(parameters: Float32Vector, evidence: Int32Vector, scratch: Float32Vect
         which = evidence[layout.WEIGHT + s] // layout.LEVELS
         weight = parameters[WEIGHTS + evidence[layout.WEIGHT + s]]
         weight += parameters[set_weights + which] + parameters[set_weights_2 + which]
+        unnamed = _class_log_odds(parameters, evidence[layout.MISS + s])
         scratch[ACTIVE_WEIGHT + s] = weight
-        base += weight * _class_log_odds(parameters, evidence[layout.MISS + s])
+        scratch[ACTIVE_UNNAMED + s] = unnamed
+        base += weight * unnamed
     for c in range(evidence[layout.NUM_CANDIDATES]):
-        scratch[LOGITS + c] = base
+        token = evidence[layout.CANDIDATES + c]
+        scratch[LOGITS + c] = base + parameters[_token_bias(token)]
+        scratch[LOGITS + c] += parameters[_pair_bias(evidence[layout.LAST_TOKEN], token)]
         scratch[BEST_LOG_ODDS + c] = -1e30
     for pair in range(evidence[layout.NUM_PAIRS]):
         number, s, c = _parts_of(evidence[layout.PAIRS + pair])
-        raised_by = _class_log_odds(parameters, number)
-        raised_by -= _class_log_odds(parameters, evidence[layout.MISS + s])
-        raised_by *= scratch[ACTIVE_WEIGHT + s]
+        raised_by = (_class_log_odds(parameters, number) - scratch[ACTIVE_UNNAMED + s]) * scratch[ACTIVE_WEIGHT + s]
         scratch[LOGITS + c] += raised_by
         if raised_by > scratch[BEST_LOG_ODDS + c]:
             scratch[BEST_LOG_ODDS + c] = raised_by
@@ -159,18 +180,23 @@ def learn_mixture(parameters: Float32Vector, evidence: Int32Vector, scratch: Flo
     total, came = _errors(evidence, scratch, token)
     num_active = evidence[layout.NUM_ACTIVE]
     for s in range(num_active):
-        scratch[ACTIVE_GRADIENT + s] = _class_log_odds(parameters, evidence[layout.MISS + s]) * total
+        scratch[ACTIVE_GRADIENT + s] = scratch[ACTIVE_UNNAMED + s] * total
         scratch[ACTIVE_MISSES + s] = evidence[layout.NUM_CANDIDATES]
         scratch[ACTIVE_MISSED + s] = 1 if came >= 0 else 0
     for pair in range(evidence[layout.NUM_PAIRS]):
         number, s, candidate = _parts_of(evidence[layout.PAIRS + pair])
-        raised_by = _class_log_odds(parameters, number)
-        raised_by -= _class_log_odds(parameters, evidence[layout.MISS + s])
+        raised_by = _class_log_odds(parameters, number) - scratch[ACTIVE_UNNAMED + s]
         scratch[ACTIVE_GRADIENT + s] += scratch[LOGITS + candidate] * raised_by
         scratch[ACTIVE_MISSES + s] -= 1
         if candidate == came:
             scratch[ACTIVE_MISSED + s] = 0
     _update_weights(parameters, evidence, scratch, total)
+    for c in range(evidence[layout.NUM_CANDIDATES]):
+        error = scratch[LOGITS + c]
+        if abs(error) > _MIN_ERROR:
+            candidate = evidence[layout.CANDIDATES + c]
+            _update(parameters, _token_bias(candidate), _TOKEN_RATE * error)
+            _update(parameters, _pair_bias(evidence[layout.LAST_TOKEN], candidate), _TOKEN_RATE * error)
     for pair in range(evidence[layout.NUM_PAIRS]):
         number, _, candidate = _parts_of(evidence[layout.PAIRS + pair])
         outcome = np.float32(1) if candidate == came else np.float32(0)
