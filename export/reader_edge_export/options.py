@@ -59,7 +59,7 @@ class ExportOptions:
     has_images: bool = True
     mmproj: Path | None = None
     image_precision: str = AUTO
-    adapter: Path | None = None
+    adapter: str | Path | None = None
 
     def __post_init__(self) -> None:
         if self.precision not in (AUTO, *PRECISIONS):

@@ -111,7 +111,7 @@ def _adapter(options: ExportOptions, source: Source) -> Adapter | None:
     if options.adapter is None:
         return None
     with readable(options.adapter):
-        return find_adapter(options.adapter, source)
+        return find_adapter(Path(options.adapter), source)
 
 
 def _speculator(options: ExportOptions, target: Source) -> SpeculatorFiles | None:

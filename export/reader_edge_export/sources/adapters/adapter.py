@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MERGE = "merge it into its model with peft's merge_and_unload, and give the merged one"
 _SIZE = re.compile(r"\d[\d.]*[bm]")
-_NUMBER = re.compile(r"(?<![\d.v])\d[\d.]*[bm]?(?![\d.]*-?bit)")  # of a name: of a version and a size, not of a release
+_NUMBER = re.compile(r"(?<![\d.vq_])\d[\d.]*[bm]?(?![\d.]*-?bit)")  # of a version and a size, not of a release
 
 
 @dataclass(frozen=True, slots=True)

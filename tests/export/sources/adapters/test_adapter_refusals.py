@@ -4,7 +4,7 @@ import json
 import shutil
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from safetensors.torch import save_file
 from reader_edge_export.sources.adapters.adapter import find_adapter
 from reader_edge_export.sources.adapters.merged_weights import merged
 from reader_edge_export.sources.find import find_source
+from reader_edge_export.sources.source import Source
+from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_runtime.arrays import Array
 from reader_edge_runtime.errors import ExportError, GgufError, UnsupportedArchitectureError
 from tests.export.conftest import TinyModel
@@ -110,10 +112,26 @@ TENSORS: dict[str, Change] = {
 }
 
 
-def _refused(adapter: Path, source: Path, words: str) -> None:
-    found = find_source(source, None)
-    with pytest.raises(ExportError, match=rf"^'{adapter}[^\n]*{words}[^\n]*\.$"):
-        merged(found.open_model(), find_adapter(adapter, found))
+@dataclass(frozen=True)
+class Opened:
+    """A model of which adapters are tried."""
+
+    source: Source
+    model: SourceModel
+
+    @classmethod
+    def of(cls, folder: Path) -> "Opened":
+        source = find_source(folder, None)
+        return cls(source, source.open_model())
+
+    def refuses(self, adapter: Path, words: str) -> None:
+        with pytest.raises(ExportError, match=rf"^'{adapter}[^\n]*{words}[^\n]*\.$"):
+            merged(self.model, find_adapter(adapter, self.source))
+
+
+@pytest.fixture(scope="module")
+def llama(tiny_model: TinyModel) -> Opened:
+    return Opened.of(tiny_model("llama"))
 
 
 def _written(folder: Path, tensors: Tensors, **config: Any) -> Path:
@@ -123,19 +141,19 @@ def _written(folder: Path, tensors: Tensors, **config: Any) -> Path:
     return folder
 
 
-def test_settings_that_are_not_read_are_named(tiny_model: TinyModel, tmp_path: Path) -> None:
+def test_settings_that_are_not_read_are_named(llama: Opened, tmp_path: Path) -> None:
     for number, (words, config) in enumerate(SETTINGS.items()):
-        _refused(_written(tmp_path / str(number), _good(), **config), tiny_model("llama"), words)
+        llama.refuses(_written(tmp_path / str(number), _good(), **config), words)
 
 
-def test_factors_that_do_not_fit_are_named(tiny_model: TinyModel, tmp_path: Path) -> None:
+def test_factors_that_do_not_fit_are_named(llama: Opened, tmp_path: Path) -> None:
     for number, (words, change) in enumerate(TENSORS.items()):
         tensors = _good()
         change(tensors)
-        _refused(_written(tmp_path / str(number), tensors), tiny_model("llama"), words)
+        llama.refuses(_written(tmp_path / str(number), tensors), words)
     lengths = _good() | {_key("lora_magnitude_vector"): torch.ones(1, 64)}
     short = _written(tmp_path / "short", lengths, use_dora=True)
-    _refused(short, tiny_model("llama"), r"lengths of the shape \(1, 64\) for the 64 outputs")
+    llama.refuses(short, r"lengths of the shape \(1, 64\) for the 64 outputs")
 
 
 def _cut(adapter: Path) -> None:
@@ -161,18 +179,18 @@ FILES: dict[str, Callable[[Path], object]] = {
 }
 
 
-def test_folders_that_lack_something_are_refused(tiny_model: TinyModel, tmp_path: Path) -> None:
+def test_folders_that_lack_something_are_refused(llama: Opened, tmp_path: Path) -> None:
     for number, (words, spoil) in enumerate(FILES.items()):
         adapter = _written(tmp_path / str(number), _good())
         spoil(adapter)
-        _refused(adapter, tiny_model("llama"), words)
+        llama.refuses(adapter, words)
     cut = _written(tmp_path / "cut", _good())
     _cut(cut)
     with pytest.raises(ExportError, match="cannot be loaded"):
-        find_adapter(cut, find_source(tiny_model("llama"), None))
+        find_adapter(cut, llama.source)
     for path in (tmp_path / "nowhere", cut / "adapter_model.safetensors"):
         with pytest.raises(ExportError, match=f"No adapter at '{path}': give a folder that PEFT wrote, or a GGUF file"):
-            find_adapter(path, find_source(tiny_model("llama"), None))
+            find_adapter(path, llama.source)
 
 
 @pytest.mark.parametrize(
@@ -183,6 +201,7 @@ def test_folders_that_lack_something_are_refused(tiny_model: TinyModel, tmp_path
         ("HuggingFaceTB/SmolLM2-360M", "smollm2:135m", True),
         ("HuggingFaceTB/SmolLM2-135M-Instruct", "smollm2:135m", False),
         ("unsloth/Qwen3-4B-unsloth-bnb-4bit", "Qwen3-4B-Q4_K_M.gguf", False),
+        ("google/gemma-3-1b-it-qat-q4_0-unquantized", "gemma3:1b", False),
         ("mistralai/Mistral-7B-Instruct-v0.3", "mistral-7b", False),
         ("C:\\models\\qwen2.5-0.5b", "Qwen2.5-0.5B-Instruct", False),
         ("./checkpoint-500", "llama3:8b", False),
@@ -190,9 +209,9 @@ def test_folders_that_lack_something_are_refused(tiny_model: TinyModel, tmp_path
     ],
 )
 def test_another_model_is_known_by_the_numbers_in_its_name(
-    trained_on: str, given: str, is_refused: bool, tiny_model: TinyModel, tmp_path: Path
+    trained_on: str, given: str, is_refused: bool, llama: Opened, tmp_path: Path
 ) -> None:
-    source = replace(find_source(tiny_model("llama"), None), name=given)
+    source = replace(llama.source, name=given)
     adapter = _written(tmp_path / "adapter", _good(), base_model_name_or_path=trained_on)
     if not is_refused:
         assert find_adapter(adapter, source).base == trained_on
@@ -228,15 +247,15 @@ GGUF: dict[str, tuple[dict[str, Any], dict[str, Array]]] = {  # metadata and ten
 
 
 def test_gguf_files_that_are_no_adapters_of_the_model_are_refused(tiny_model: TinyModel, tmp_path: Path) -> None:
-    folder = shutil.copytree(tiny_model("llama"), tmp_path / "llama3.2-3b")
+    llama = Opened.of(shutil.copytree(tiny_model("llama"), tmp_path / "llama3.2-3b"))
     for number, (words, (values, tensors)) in enumerate(GGUF.items()):
-        _refused(write_gguf_adapter(tmp_path / f"{number}.gguf", "llama", tensors, values), folder, words)
+        llama.refuses(write_gguf_adapter(tmp_path / f"{number}.gguf", "llama", tensors, values), words)
     other = write_gguf_adapter(tmp_path / "other.gguf", "qwen2", _PAIR)
     with pytest.raises(GgufError, match="is an adapter for 'qwen2', and the model is a llama"):
-        find_adapter(other, find_source(folder, None))
+        find_adapter(other, llama.source)
 
 
-def test_an_adapter_in_place_of_its_model_leads_to_the_option(tiny_model: TinyModel, tmp_path: Path) -> None:
+def test_an_adapter_in_place_of_its_model_leads_to_the_option(tmp_path: Path) -> None:
     with pytest.raises(
         GgufError, match="holds no model but 'adapter': give the file of the model, and this one as --adapter"
     ):
@@ -245,11 +264,11 @@ def test_an_adapter_in_place_of_its_model_leads_to_the_option(tiny_model: TinyMo
         find_source(_written(tmp_path / "adapter", _good()), None)
 
 
-def test_nothing_is_allocated_for_a_rank_that_the_file_does_not_hold(tiny_model: TinyModel, tmp_path: Path) -> None:
+def test_nothing_is_allocated_for_a_rank_that_the_file_does_not_hold(llama: Opened, tmp_path: Path) -> None:
     adapter = _written(tmp_path / "adapter", _good())
     path = adapter / "adapter_model.safetensors"
     size, header = struct.unpack_from("<Q", path.read_bytes()), path.read_bytes()[8:]
     given = header[: size[0]].replace(b"[64,8]", b"[64,8000000000]")
     path.write_bytes(struct.pack("<Q", len(given)) + given + header[size[0] :])
     with memory_limit(64 << 20), pytest.raises(ExportError, match="cannot be loaded"):
-        find_adapter(adapter, find_source(tiny_model("llama"), None))
+        find_adapter(adapter, llama.source)

@@ -17,6 +17,7 @@ from reader_edge_export.sources.adapters.merged_weights import merged
 from reader_edge_export.sources.find import find_source
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_runtime.arrays import Array
+from reader_edge_runtime.errors import ConfigError, ExportError
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.export.conftest import TinyModel
 from tests.export.gguf_models import GGUF_MODELS, build_source, write_model
@@ -120,7 +121,7 @@ def test_a_package_answers_as_the_merged_model(tiny_model: TinyModel, tmp_path: 
     assert manifest.checks["tree_logit_error"] < 1e-4
 
 
-def test_what_an_adapter_changes_does_not_stay_as_in_the_file(tmp_path: Path) -> None:
+def test_what_an_adapter_changes_does_not_stay_as_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = build_source("llama", tmp_path / "tiny", hidden_size=64, intermediate_size=128)
     file = write_model(module, tmp_path / "tiny.gguf", Kind.Q8_0)
     name = "model.layers.0.self_attn.v_proj"
@@ -131,7 +132,14 @@ def test_what_an_adapter_changes_does_not_stay_as_in_the_file(tmp_path: Path) ->
     report = export_model(file, tmp_path / "out", ExportOptions("keep", check="none", adapter=adapter))
     assert report.other_types == {"Q8_0 with the adapter": 1}
     assert report.kept_types["Q8_0"] == len(plain.names) - 1
-    assert export_model(file, tmp_path / "auto", ExportOptions(check="none", adapter=adapter)).precision == "int8"
+
+    def stop(config: object, precision: str, attention: str) -> None:
+        raise ConfigError(precision)
+
+    monkeypatch.setattr("reader_edge_export.pipeline.check_options", stop)
+    for chosen, options in (("keep", ExportOptions()), ("int8", ExportOptions(adapter=str(adapter)))):
+        with pytest.raises(ConfigError, match=f"^{chosen}$"):
+            export_model(file, tmp_path / "auto", options)
 
 
 def test_a_factor_that_is_not_finite_ends_the_export(tiny_model: TinyModel, tmp_path: Path) -> None:
@@ -139,8 +147,6 @@ def test_a_factor_that_is_not_finite_ends_the_export(tiny_model: TinyModel, tmp_
     tensors = peft_tensors({name: draw_factors(module)[name]})
     tensors[f"base_model.model.{name}.lora_B.weight"][0, 0] = torch.inf
     adapter = write_peft(tmp_path / "adapter", tensors)
-    result = CliRunner().invoke(
-        main, ["export", str(tiny_model("llama")), str(tmp_path / "out"), "--adapter", str(adapter)]
-    )
-    assert (result.exit_code, result.stderr.count("are not finite")) == (1, 1)
+    with pytest.raises(ExportError, match=f"^'{adapter}' leaves numbers in {name}.weight that are not finite: fetch"):
+        export_model(tiny_model("llama"), tmp_path / "out", ExportOptions("fp32", check="none", adapter=adapter))
     assert not (tmp_path / "out").exists()
