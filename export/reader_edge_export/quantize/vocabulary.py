@@ -56,6 +56,15 @@ def store_table(editor: GraphEditor, lookup: ir.Node, gguf: GgufProducts, name: 
     editor.replace(lookup, [rows])
 
 
+def round_tables(editor: GraphEditor, name: str) -> None:
+    """Store in int8 what is looked up of the source's matrices by other ids (B, N) than those of `input_ids`."""
+    by_token = token_lookups(editor.graph)
+    for lookup in list(editor.graph):
+        indices = lookup.inputs[1] if lookup.op_type == "Gather" and lookup not in by_token else None
+        if indices is not None and (matrix := matrix_of(lookup.inputs[0])) is not None:
+            editor.replace(lookup, [_rounded_rows(editor, matrix, indices, name)])
+
+
 def _rounded_rows(editor: GraphEditor, matrix: Matrix, indices: ir.Value, name: str) -> ir.Value:
     """Rows (B, N, E) of a matrix (V, E)."""
     num_tokens, width = matrix.shape

@@ -80,6 +80,8 @@ def _blocks(module: BlockModule, text: TextStates) -> list[torch.Tensor]:
         ids = torch.tensor([[text.token_ids[place], *[module.mask_token_id] * (module.block_size - 1)]])
         positions, attention.num_context = torch.arange(start, place + module.block_size)[None], place - start
         read.append(module.block(ids, positions, text.states[:, start:place], attention))
+        if module.candidate_selector is not None:
+            module.candidate_selector.hidden_projection(read[-1])
         start = place
     return read
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 
 from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.speculators.block_graph import has_pairs, pair_outputs
 from reader_edge_export.speculators.block_networks import BlockModule, DenseBlockAttention, seen_rows
 from reader_edge_export.speculators.calibrate_speculator import TextStates
 from reader_edge_export.speculators.lent_rows import cached_rows
@@ -48,12 +49,16 @@ class PassInputs(NamedTuple):
 
 
 class PassOutput(NamedTuple):
-    """What a pass says: next_states (N, E), top_logits and top_ids (N, K), log_sum_exp (N,)."""
+    """What a pass says: next_states (N, E), top_logits and top_ids (N, K), log_sum_exp (N,), pair_logits (N, K, K).
+
+    What a format has none of is a zero.
+    """
 
     next_states: Float32Array
     top_logits: Float32Array
     top_ids: Ids
     log_sum_exp: Float32Array
+    pair_logits: Float32Array
 
 
 class SpeculatorRunner(Protocol):
@@ -85,9 +90,14 @@ class ModuleRunner:
             logits = self._module.logits(output.read)[0]
         values, best = logits.topk(self._top_k)
         best = best if self._module.target_ids is None else self._module.target_ids[best]
-        next_states = torch.zeros(1, 1) if isinstance(self._module, BlockModule) else output.next_states[0]
-        found = (next_states, values, best, logits.logsumexp(-1))
-        return PassOutput(*(each.numpy() for each in found))
+        pairs, next_states = torch.zeros(1, 1), output.next_states[0]
+        if isinstance(self._module, BlockModule) and has_pairs(self._module):
+            given = output.read, torch.arange(len(logits))[None], token_ids[None, :1]
+            pairs = pair_outputs(self._module, logits[None], *given)["pair_logits"][0]
+        if isinstance(self._module, BlockModule):
+            next_states = torch.zeros(1, 1)
+        found = (next_states, values, best, logits.logsumexp(-1), pairs)
+        return PassOutput(*(each.detach().numpy() for each in found))
 
 
 class GraphRunner:
@@ -234,7 +244,13 @@ def _run_blocks(runner: SpeculatorRunner, text: TextStates, block: BlockPart, no
 
 def _error(found: PassOutput, expected: PassOutput) -> float:
     """The largest difference of what a pass says, over the largest number of its kind; equal logits may come in another
-    order.
+    order, and tokens that differ are not compared behind others.
     """
     pairs = [(getattr(found, name), getattr(expected, name)) for name in ("next_states", "top_logits", "log_sum_exp")]
-    return float(np.max([np.abs(one - other).max() / max(1.0, np.abs(other).max()) for one, other in pairs]))
+    if expected.pair_logits.ndim == 3:
+        is_same = (found.top_ids == expected.top_ids).all(-1)
+        is_same[1:] &= is_same[:-1]
+        pairs.append((found.pair_logits[is_same], expected.pair_logits[is_same]))
+    return float(
+        np.max([np.abs(one - other).max(initial=0) / max(1.0, np.abs(other).max(initial=0)) for one, other in pairs])
+    )

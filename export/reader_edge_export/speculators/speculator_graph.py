@@ -19,9 +19,16 @@ from reader_edge_export.options import ExportOptions
 from reader_edge_export.package_graph import GraphKind, add_log_sum_exp, add_top_logits, write_graph
 from reader_edge_export.progress import Progress
 from reader_edge_export.quantize.hadamard import Hadamards, block_size
-from reader_edge_export.quantize.vocabulary import Stored, look_up_stored, token_lookups, vocabulary_head
+from reader_edge_export.quantize.vocabulary import (
+    Stored,
+    look_up_stored,
+    round_tables,
+    token_lookups,
+    vocabulary_head,
+)
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.speculators.assistant_network import AssistantModule, QueryAttention
+from reader_edge_export.speculators.block_graph import TOP_K, block_part, declare_pairs, has_pairs, pair_outputs
 from reader_edge_export.speculators.block_networks import BlockModule
 from reader_edge_export.speculators.centroid_head import add_candidates
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
@@ -33,12 +40,10 @@ from reader_edge_runtime.package.manifest import GRAPH_NAME, KV_TYPES, FileEntry
 from reader_edge_runtime.package.package_parts import (
     SPECULATOR_GRAPH_NAME,
     SPECULATOR_WEIGHTS_NAME,
-    BlockPart,
     SpeculatorPart,
 )
 
 _NAMES = "embedding", "vocabulary"  # of initializers in graphs of quantised weights; tied, the second alone
-TOP_K = 16
 
 # Sizes of the traced example; all differ, so that a size fixed by mistake breaks the checks.
 _B, _N1, _N2, _R, _PAST, _S = 2, 4, 3, 2, 5, 16
@@ -112,29 +117,8 @@ def part_of(format_name: str, module: SpeculatorModule, state_ids: tuple[int, ..
         draft_vocab_size=module.draft_vocab_size,
         top_k=min(TOP_K, module.num_named),
         state_ids=state_ids,
-        block=_block_part(module) if isinstance(module, BlockModule) else None,
+        block=block_part(module) if isinstance(module, BlockModule) else None,
         lent=module.lent,
-    )
-
-
-def _block_part(module: BlockModule) -> BlockPart:
-    """Raises UnsupportedArchitectureError for layers of more kinds than a graph has masks."""
-    kinds = set(zip(module.windows, module.layer_is_causal, strict=True))
-    windowed = {kind for kind in kinds if kind[0]}
-    if max(len(windowed), len(kinds - windowed)) > 1:
-        words = ", ".join(f"{window or 'none'}{', causal' if is_causal else ''}" for window, is_causal in sorted(kinds))
-        raise UnsupportedArchitectureError(
-            f"The layers of the speculator have windows of several kinds ({words}), and a graph has room for one kind "
-            "beside layers without: give a speculator whose windowed layers are alike."
-        )
-    window, is_window_causal = next(iter(windowed), (None, False))
-    return BlockPart(
-        size=module.block_size,
-        mask_token_id=module.mask_token_id,
-        tells_next=module.drafts_from_anchor,
-        is_causal=any(is_causal for _, is_causal in kinds - windowed),
-        is_window_causal=is_window_causal,
-        window=window,
     )
 
 
@@ -161,7 +145,10 @@ def write_speculator(
         token_ids = None if ids is None else editor.constant(ids.numpy(), "target_ids")
         if isinstance(module, AssistantModule) and module.assistant.num_centroids:
             token_ids = add_candidates(editor, module, source.weights, options.precision)
-        add_top_logits(editor, TOP_K, token_ids)
+        if has_pairs(module):  # which looked up what it names
+            declare_pairs(editor.graph, min(TOP_K, module.num_named))
+        else:
+            add_top_logits(editor, TOP_K, token_ids)
         add_log_sum_exp(editor)
         outputs = {value.name: value for value in editor.graph.outputs}
         if "next_states" in outputs:
@@ -172,6 +159,8 @@ def write_speculator(
             editor.graph.inputs.append(unread)
 
     def borrow(editor: GraphEditor) -> None:
+        if has_pairs(module) and options.precision != "fp32":
+            round_tables(editor, "codebook")
         if lends_embedding:
             look_up_in_target(editor, folder / GRAPH_NAME)
 
@@ -223,6 +212,8 @@ def _axes(module: SpeculatorModule) -> tuple[DynamicAxes, DynamicAxes]:
         inputs["tree_mask_sliding"] = mask
     if module.lent is not None and module.lent.window is not None:
         inputs["tree_mask_sliding"] = mask
+    if has_pairs(module):
+        outputs |= {name: {0: "B", 1: "R"} for name in ("top_ids", "top_logits", "pair_logits")}
     return inputs | _kv_axes("past", module.num_layers), outputs | _kv_axes("present", module.num_layers)
 
 
@@ -242,12 +233,15 @@ class _Traced(torch.nn.Module):
         try:
             given = [trace.inputs[name] for name in ("input_ids", "position_ids", "target_states")]
             if isinstance(self.module, BlockModule):
-                read = self.module.block(given[0], given[1], given[2], _marked_attention)
+                output = self.module.step(given[0], given[1], self.module.joined(given[2]), _marked_attention)
             else:
                 attend = _marked_attention if self.module.lent is None else _lent_attention
                 output = self.module(*given, trace.inputs["own_states"], attend)
-                read, trace.outputs["next_states"] = output.read, output.next_states
-            trace.outputs["logits"] = self.module.scores(read)
+            logits = self.module.scores(output.read)
+            trace.outputs |= {"logits": logits, "next_states": output.next_states}
+            if isinstance(self.module, BlockModule) and has_pairs(self.module):
+                rows = trace.inputs["logit_rows"]
+                trace.outputs |= pair_outputs(self.module, logits, output.read, rows, given[0][:, :1])
         finally:
             current_trace.reset(token)
         self.layers = dict(trace.layers)

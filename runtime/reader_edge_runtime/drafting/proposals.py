@@ -1,7 +1,9 @@
 """Trees that further sources of drafts propose: checked, and packed into arrays for the compiled drafting kernels."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,59 +28,86 @@ BLOCK_CLASSES = (MOST_DEVIATIONS + 1, len(PLACE_EDGES) + 1, 2, len(SHARE_EDGES) 
 _LEAST_SHARE = 0.002  # below which a token is left out
 
 
+class Place(NamedTuple):
+    """token_ids: int64 (n,), the likeliest ones of a place. shares: float32 (P, n), their probabilities behind each of
+    those of the place before and, last, behind any other token; P is 1 where that does not matter."""
+
+    token_ids: Int64Array
+    shares: Float32Array
+
+
 @dataclass(slots=True)
 class BlockTree(DraftTree):
     """What a speculator says of the places behind a text's last token, whatever stands between: the chain of the
     likeliest tokens as a tree, and of each place several.
 
     lattice: int32 (P, 4), as `pack_proposals` has nodes, but that they are counted from the root. A path may go through
-    any tokens, so all of one depth and of as many deviations have the same children.
+    any tokens, so all of one depth and of as many deviations have the same children, but for what their own token is.
     """
 
     lattice: Int32Array = field(default_factory=lambda: NO_PROPOSALS)
 
     @classmethod
     def of(
-        cls, token_id: int, top_ids: Int64Array, probabilities: Float32Array, vocab_size: int, source: str
+        cls,
+        token_id: int,
+        top_ids: Int64Array,
+        probabilities: Float32Array,
+        vocab_size: int,
+        source: str,
+        pairs: Float32Array | None = None,
     ) -> "BlockTree":
         """token_id: the text's last. top_ids, probabilities: int64 and float32 (places, K), likeliest first.
 
-        What is no probability, or no token's id, is left out with all behind it. A place with nothing, or with
-        a token twice, ends the block.
+        pairs: float32 (places, K, K), how likely each is behind each of the place before; of the first place the rows
+        are alike. What is no probability, or no token's id, is left out with all behind it. A place with nothing, or
+        with a token twice, ends the block.
         """
         with np.errstate(invalid="ignore"):
             is_usable = (top_ids >= 0) & (top_ids < vocab_size) & (probabilities >= _LEAST_SHARE) & (probabilities <= 1)
             is_usable[:, 1:] &= probabilities[:, 1:] <= probabilities[:, :-1]
-        places: list[tuple[Int64Array, Float32Array]] = []
-        for count, ids, shares in zip(is_usable.cumprod(axis=1).sum(axis=1), top_ids, probabilities, strict=True):
-            if not count or len(np.unique(ids[:count])) < count:
+        places: list[Place] = []
+        for number, count in enumerate(is_usable.cumprod(axis=1).sum(axis=1).tolist()):
+            token_ids, shares = top_ids[number, :count], probabilities[number : number + 1, :count]
+            if not count or len(np.unique(token_ids)) < count:
                 break
-            places.append((ids[:count], shares[:count]))
-        tree = cls([token_id], [-1], [""], [1.0], _lattice(token_id, places))
-        for ids, shares in places:
-            tree.add(int(ids[0]), len(tree) - 1, source, tree.values[-1] * float(shares[0]))
+            if pairs is not None:
+                behind = pairs[number, : len(places[-1].token_ids) if places else 1, :count]
+                shares = np.concatenate([behind, shares]) if places else behind
+                if not ((shares >= 0) & (shares <= 1)).all():
+                    break
+            places.append(Place(token_ids, shares))
+        tree, before = cls([token_id], [-1], [""], [1.0], _lattice(token_id, places)), 0
+        for each in places:
+            shares = each.shares[min(before, len(each.shares) - 1)]
+            before = int(shares.argmax())
+            tree.add(int(each.token_ids[before]), len(tree) - 1, source, tree.values[-1] * float(shares[before]))
         return tree
 
 
-def _lattice(token_id: int, places: Sequence[tuple[Int64Array, Float32Array]]) -> Int32Array:
-    """places: of each, ids and probabilities of its tokens."""
-    deviations = np.arange(MOST_DEVIATIONS + 1)[:, None]
-    sizes = [len(ids) + 1 for ids, _ in places]  # with one for all other tokens
-    starts = [1, *(1 + len(deviations) * np.cumsum(sizes, dtype=np.int64)).tolist()]
+def _lattice(token_id: int, places: Sequence[Place]) -> Int32Array:
+    """A list of each place's tokens for every number of deviations, and for every token before where that matters."""
+    num_kinds = MOST_DEVIATIONS + 1
+    shapes = [(len(each.shares), len(each.token_ids) + 1) for each in places]  # with one for all other tokens
+    starts = [1, *(1 + num_kinds * np.cumsum([math.prod(shape) for shape in shapes], dtype=np.int64)).tolist()]
     nodes = np.zeros((starts[-1], 4), np.int32)
     nodes[0] = token_id, starts[0] if places else 0, 0, 0
-    for place, (ids, shares) in enumerate(places):
-        start, size, is_best = starts[place], sizes[place], np.arange(sizes[place]) == 0
-        lists = nodes[start : starts[place + 1]].reshape(len(deviations), size, 4)
-        lists[:, :-1, _TOKEN], lists[:, -1, _TOKEN] = ids, ANY_TOKEN
-        lists[:, :-1, _SIBLING] = start + deviations * size + np.arange(1, size)
-        if place + 1 < len(places):
-            after = np.minimum(deviations + ~is_best, MOST_DEVIATIONS)
-            lists[:, :, _CHILD] = starts[place + 1] + after * sizes[place + 1]
-        kind = deviations * BLOCK_CLASSES[1] + sum(place >= edge for edge in PLACE_EDGES)
-        share = np.searchsorted(SHARE_EDGES, shares, side="right")
-        number = (kind * BLOCK_CLASSES[2] + is_best[:-1]) * BLOCK_CLASSES[3] + share
-        lists[:, :-1, _CLASS] = PROBABILITY_BUCKETS + number
+    deviations = np.arange(num_kinds)[:, None, None]
+    for number, (each, (num_before, size)) in enumerate(zip(places, shapes, strict=True)):
+        lists = nodes[starts[number] : starts[number + 1]].reshape(num_kinds, num_before, size, 4)
+        lists[..., :-1, _TOKEN], lists[..., -1, _TOKEN] = each.token_ids, ANY_TOKEN
+        lists[..., _SIBLING] = np.arange(starts[number] + 1, starts[number + 1] + 1).reshape(lists.shape[:3])
+        lists[..., -1, _SIBLING] = 0
+        is_best = np.arange(size) == each.shares.argmax(-1)[:, None]
+        if number + 1 < len(places):
+            num_next, next_size = shapes[number + 1]
+            kind = np.minimum(deviations + ~is_best, MOST_DEVIATIONS)
+            lists[..., _CHILD] = starts[number + 1] + (kind * num_next + np.arange(size) % num_next) * next_size
+        kind = deviations * BLOCK_CLASSES[1] + sum(number >= edge for edge in PLACE_EDGES)
+        share = np.searchsorted(SHARE_EDGES, each.shares, side="right")
+        lists[..., :-1, _CLASS] = (
+            PROBABILITY_BUCKETS + share + BLOCK_CLASSES[3] * (kind * BLOCK_CLASSES[2] + is_best[:, :-1])
+        )
     return nodes
 
 

@@ -19,7 +19,10 @@ them those of the block: the pending token and masks (C rows and N, at least one
     tree_mask, with a window tree_mask_sliding too   float32 (B, 1, C + N, M)
     target_states            float32 (B, C, J * T)   of the same tokens
 
-It has neither own_states nor next_states.
+It has neither own_states nor next_states. Where it tells what a token before changes, there is besides
+
+    pair_logits    float32 (B, R, K, K), of each of a row's top_ids behind each of those of the row before it, of the
+                   first behind the pending token: logit_rows are in order, without a gap
 
 One to which the target lends keys and values keeps none: its passes only read those of the text before the pending
 token, and all nodes of a tree have the pending token's position (M of these rows that are visible, S as the cache has):
@@ -76,7 +79,8 @@ class BlockPart:
     size: rows of one at most, of which all but the first, the pending token's, are of mask_token_id. tells_next:
     whether a row tells of the token behind it, else of its own: then the first tells nothing. is_causal,
     is_window_causal: whether rows see no later ones of the block, in layers without a window and in those with one.
-    window: rows that these see as far back, and as far ahead, their own included; None without such layers.
+    window: rows that these see as far back, and as far ahead, their own included; None without such layers. has_pairs:
+    whether the graph reports pair_logits.
     """
 
     size: Annotated[int, Meta(ge=2, le=64)]
@@ -85,6 +89,7 @@ class BlockPart:
     is_causal: bool = False
     is_window_causal: bool = False
     window: Annotated[int, Meta(ge=1, le=1 << 28)] | None = None
+    has_pairs: bool = False
 
     @property
     def max_drafts(self) -> int:

@@ -32,11 +32,22 @@ from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass
 from tests.export.conftest import TinyModel
 from tests.export.speculators.assistant_folders import SIZE, write_assistant
-from tests.export.speculators.speculator_folders import DRAFT_VOCAB_SIZE, add_mtp, write_eagle3, write_mlp
+from tests.export.speculators.speculator_folders import DRAFT_VOCAB_SIZE, add_mtp, write_block, write_eagle3, write_mlp
 from tests.tiny_models import VOCAB_SIZE, build_tiny_model
 
 FORMS = [("mlp", "int8"), ("eagle3", "fp32"), ("eagle3", "int8"), ("mtp", "fp32"), ("mtp", "int8")]
 ASSISTANTS = [("assistant", "fp32"), ("assistant", "int8")]
+_SELECTOR = {"conv_kernel_size": 2, "conv_group_size": 16, "selector_rank": 16, "selector_top_k": 4}
+_MARKOV = {"architectures": ["Qwen3DSparkModel"], "markov_rank": 8, "enable_confidence_head": True}
+_WINDOWS = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 12}
+BLOCKS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    **{"dflash": ({}, {}), "dflash, windows": (_WINDOWS, {}), "dflash2": ({}, _SELECTOR), "dspark": (_MARKOV, {})},
+    "dflash, hybrid": ({}, {}),
+}
+BLOCK_FORMS = [
+    *[("dflash", "int8"), ("dflash, windows", "fp32"), ("dflash2", "int8"), ("dspark", "fp32")],
+    ("dflash, hybrid", "int8"),
+]
 PROMPTS = ["one two three", "four", "five six seven eight nine ten " * 3]
 
 
@@ -56,6 +67,10 @@ def speculating(tiny_model: TinyModel, tmp_path_factory: pytest.TempPathFactory)
             elif format_name == "assistant":
                 source = tiny_model("gemma4_text")
                 write_assistant(folder / "speculator")
+            elif format_name in BLOCKS:
+                write_block(folder / "speculator", BLOCKS[format_name][0], **BLOCKS[format_name][1])
+                if "hybrid" in format_name:
+                    source = build_tiny_model("qwen3_5_text", folder / "model")
             else:
                 source, speculator = build_tiny_model("qwen3_5_text", folder / "model"), "auto"
                 add_mtp(source, "qwen3_5_text")
@@ -87,8 +102,8 @@ def test_nodes_are_scored_as_in_a_chain(
     for b, text in enumerate(texts):
         cache.commit(b, range(len(text)))
     small = TreeStep(DraftTree.chain([9, 3]), 1, own[:1])
-    small_step = [each.copy() for each in speculator.step(cache, 0, [TreeStep(tree.pruned(3), 1, own[:2]), small])]
-    more = [each.copy() for each in speculator.step(cache, 0, [TreeStep(tree, 3, own[2:]), small])]
+    small_step = [each.copy() for each in speculator.step(cache, 0, [TreeStep(tree.pruned(3), 1, own[:2]), small])[:3]]
+    more = [each.copy() for each in speculator.step(cache, 0, [TreeStep(tree, 3, own[2:]), small])[:3]]
     alone = speculator.new_cache(1, 64)
     one = speculator.catch_up(alone, 0, texts[:1], read[:1]).probabilities[0, 0]
     np.testing.assert_allclose(one, after[0], rtol=1e-5)
@@ -99,6 +114,34 @@ def test_nodes_are_scored_as_in_a_chain(
         np.testing.assert_array_equal(part[0][0, node], path.top_ids[0, number])
         np.testing.assert_allclose(part[1][0, node], path.probabilities[0, number], rtol=1e-5)
         np.testing.assert_allclose(part[2][0, node], path.next_states[0, number], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("format_name", "precision"), BLOCK_FORMS)
+def test_rows_of_a_block_draft_have_the_same_bits_alone_in_a_batch_and_read_at_once_or_not(
+    speculating: Callable[[str, str], Path], format_name: str, precision: str
+) -> None:
+    speculator = HostSpeculator.open(ModelPackage.open(speculating(format_name, precision)))
+    block = speculator.part.block
+    assert block is not None
+    texts = [list(range(9)), [3, 1, 4], list(range(40, 60))]
+    read = [states(len(text), speculator.state_size) for text in texts]
+    cache = speculator.new_cache(3, 64)
+    result = speculator.catch_up(cache, 0, texts, read, block.max_drafts)
+    together = [None if each is None else each.copy() for each in (*result[:2], result.pair_logits)]
+    assert (result.pair_logits is not None) == (format_name in ("dflash2", "dspark"))
+    for b, text in enumerate(texts):
+        cache.commit(b, range(len(text)))
+        alone, first = speculator.new_cache(1, 64), len(text) // 2
+        speculator.catch_up(alone, 0, [text[:first]], [read[b][:first]])
+        alone.commit(0, range(first))
+        one = speculator.catch_up(alone, 0, [text[first:]], [read[b][first:]], block.max_drafts)
+        alone.commit(0, range(len(text) - first))
+        for mine, theirs in zip((*one[:2], one.pair_logits), together, strict=True):
+            assert (mine is None) == (theirs is None)
+            if mine is not None and theirs is not None:
+                np.testing.assert_allclose(mine[0], theirs[b], rtol=1e-5, atol=1e-6)
+        for mine, theirs in zip(alone.read_slot(0, len(text)).rows, cache.read_slot(b, len(text)).rows, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
 
 
 def answers(engine: Engine, temperature: float) -> list[tuple[int, ...]]:
@@ -113,7 +156,7 @@ def ask_always(engine: Engine) -> SpeculatorSource:
     return source
 
 
-@pytest.mark.parametrize(("format_name", "precision"), FORMS + ASSISTANTS)
+@pytest.mark.parametrize(("format_name", "precision"), [*FORMS, *ASSISTANTS, *BLOCK_FORMS])
 def test_answers_are_plain_ones_also_with_hostile_weights(
     speculating: Callable[[str, str], Path], format_name: str, precision: str, tmp_path: Path
 ) -> None:
@@ -179,7 +222,7 @@ def spoil(folder: Path, out: Path, values: np.ndarray) -> Path:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("format_name", ["eagle3", "mtp"])
+@pytest.mark.parametrize("format_name", ["eagle3", "mtp", "dflash"])
 def test_a_session_goes_on_with_the_speculators_rows_and_the_plain_answer(
     speculating: Callable[[str, str], Path], format_name: str, temperature: float, tmp_path: Path
 ) -> None:

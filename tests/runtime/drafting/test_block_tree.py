@@ -24,8 +24,10 @@ IDS = np.array([[11, 12, 13], [21, 22, 23], [31, 32, 33]])
 SHARES = np.array([[0.6, 0.3, 0.05], [0.5, 0.4, 0.01], [0.96, 0.02, 0.01]], np.float32)
 
 
-def block(token_id: int = 9, ids: np.ndarray = IDS, shares: np.ndarray = SHARES) -> BlockTree:
-    return BlockTree.of(token_id, ids, shares, VOCAB_SIZE, "block")
+def block(
+    token_id: int = 9, ids: np.ndarray = IDS, shares: np.ndarray = SHARES, pairs: np.ndarray | None = None
+) -> BlockTree:
+    return BlockTree.of(token_id, ids, shares, VOCAB_SIZE, "block", pairs)
 
 
 def named(tree: BlockTree, path: Sequence[int]) -> dict[int, tuple[int, ...]]:
@@ -56,6 +58,23 @@ def test_any_path_is_followed_by_what_the_block_has_at_its_end_and_classed_by_wh
         assert list(after) == IDS[len(others)].tolist()
         assert {each[0] for each in after.values()} == {deviations}
     assert named(tree, [11, 21, 31]) == {}
+
+
+def test_where_a_token_before_matters_each_has_what_follows_it_and_others_what_is_likely_behind_any() -> None:
+    pairs = np.repeat(SHARES[:, None], 3, axis=1)
+    pairs[0] = [0.1, 0.8, 0.05]
+    pairs[1] = [[0.5, 0.4, 0.01], [0.1, 0.2, 0.6], [0.3, 0.3, 0.31]]
+    tree = block(pairs=pairs)
+    check_proposal(tree, 9, "block")
+    assert tree.token_ids == [9, 12, 23, 31]
+    assert tree.values == pytest.approx([1, 0.8, 0.48, 0.4608])
+    assert named(tree, [12]) == {21: (0, 1, 0, 2), 22: (0, 1, 0, 3), 23: (0, 1, 1, 5)}
+    assert named(tree, [11]) == {21: (1, 1, 1, 5), 22: (1, 1, 0, 4), 23: (1, 1, 0, 0)}
+    assert named(tree, [13])[23] == (1, 1, 1, 4)
+    assert named(tree, [77]) == {21: (1, 1, 1, 5), 22: (1, 1, 0, 4), 23: (1, 1, 0, 0)}
+    assert {each[0] for each in named(tree, [12, 23]).values()} == {0}
+    pairs[1, 1, 0] = np.nan
+    assert block(pairs=pairs).token_ids == [9, 12]
 
 
 @pytest.mark.parametrize(

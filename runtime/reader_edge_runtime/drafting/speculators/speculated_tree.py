@@ -47,11 +47,24 @@ class SpeculatedTree:
         """Take what follows the text's last token: int64 and float32 (K,). state: float32 (E,), its next one."""
         self._add_scored(0, top_ids, probabilities, state)
 
-    def add_block(self, top_ids: Int64Array, probabilities: Float32Array) -> None:
-        """Take what may stand at each place behind the text's last token: int64 and float32 (places, K)."""
+    def add_block(
+        self, top_ids: Int64Array, probabilities: Float32Array, pair_logits: Float32Array | None = None
+    ) -> None:
+        """Take what may stand at each place behind the text's last token: int64 and float32 (places, K).
+
+        pair_logits: float32 (places, K, K), of each token behind each of the place before.
+        """
         if self._temperature:
             probabilities = np.stack([tempered(each, self._temperature) for each in probabilities])
-        self.tree = BlockTree.of(self.tree.token_ids[0], top_ids, probabilities, self._vocab_size, NAME)
+        pairs = None
+        if (
+            pair_logits is not None
+        ):  # the named tokens share what they have together, however the token before changes it
+            with np.errstate(all="ignore"):
+                logits = pair_logits / (self._temperature or 1.0)
+                powers = np.exp(logits - logits.max(-1, keepdims=True))
+                pairs = powers / powers.sum(-1, keepdims=True) * probabilities.sum(-1)[:, None, None]
+        self.tree = BlockTree.of(self.tree.token_ids[0], top_ids, probabilities, self._vocab_size, NAME, pairs)
 
     def candidates(self, draft: DraftTree, max_depth: int) -> list[FrontierNode]:
         """Nodes of a draft made with this tree that could be scored next, the most promising first."""

@@ -19,12 +19,14 @@ class SpeculatorResult(NamedTuple):
     top_ids, probabilities: int64 and float32 (B, R, K), its likeliest successors, likeliest first; of a block R places,
     one behind the other.
     next_states: float32 (B, N, E) of all N nodes, what their children are scored from; of a block none.
+    pair_logits: of a block that tells what a token before changes, float32 (B, R, K, K): see `package_parts`.
     All are valid until its next pass.
     """
 
     top_ids: Int64Array
     probabilities: Float32Array
     next_states: Float32Array
+    pair_logits: Float32Array | None = None
 
 
 class TreeStep(NamedTuple):

@@ -189,7 +189,8 @@ class SpeculatorSource(DraftSource):
                 if requests[slot].went_on(slot, len(tokens)):
                     left[slot] = requests[slot]
                 elif self._block is not None:
-                    growing[slot].tree.add_block(result.top_ids[b], result.probabilities[b])
+                    pairs = result.pair_logits[b] if result.pair_logits is not None else None
+                    growing[slot].tree.add_block(result.top_ids[b], result.probabilities[b], pairs)
                 else:
                     state = result.next_states[b, len(tokens) - 1]
                     growing[slot].tree.add_root(result.top_ids[b, 0], result.probabilities[b, 0], state)

@@ -170,7 +170,9 @@ def _outputs(manifest: Manifest) -> SpeculatorTensors:
     part = manifest.speculator
     assert part is not None
     kept: tuple[str, int, dict[int, int]] = _NUMBERS, 4, {}
-    own: SpeculatorTensors = {"next_states": (_NUMBERS, 3, {2: part.hidden_size})} if part.block is None else {}
+    own: SpeculatorTensors = {"next_states": (_NUMBERS, 3, {2: part.hidden_size})}
+    if part.block is not None:
+        own = {"pair_logits": (_NUMBERS, 4, {2: part.top_k, 3: part.top_k})} if part.block.has_pairs else {}
     return {
         "top_ids": (_INTEGERS, 3, {2: part.top_k}),
         "top_logits": (_NUMBERS, 3, {2: part.top_k}),

@@ -41,8 +41,13 @@ class SpeculatorTensors(PassTensors):
         self.log_sum_exp = np.zeros(rows, np.float32)
         num_states = num_nodes if part.block is None else 0
         self.next_states = np.zeros((num_trees, num_states, part.hidden_size), np.float32)
-        outputs = ["top_ids", "top_logits", "log_sum_exp", *["next_states"] * (part.block is None)]
-        super().__init__(inputs, {name: getattr(self, name) for name in outputs})
+        outputs = {name: getattr(self, name) for name in ("top_ids", "top_logits", "log_sum_exp")}
+        self.pair_logits: Float32Array | None = None
+        if part.block is None:
+            outputs["next_states"] = self.next_states
+        elif part.block.has_pairs:
+            self.pair_logits = outputs["pair_logits"] = np.zeros((*rows, part.top_k, part.top_k), np.float32)
+        super().__init__(inputs, outputs)
         self.binding: ort.IOBinding | None = None  # of passes without layers, which have nothing that moves
 
     @classmethod
@@ -75,7 +80,7 @@ class SpeculatorTensors(PassTensors):
     def result(self) -> SpeculatorResult:
         with np.errstate(all="ignore"):  # hostile weights give anything
             probabilities = np.exp(self.top_logits - self.log_sum_exp[..., None])
-        return SpeculatorResult(self.top_ids, probabilities, self.next_states)
+        return SpeculatorResult(self.top_ids, probabilities, self.next_states, self.pair_logits)
 
 
 class HostSpeculator:
