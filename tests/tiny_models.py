@@ -198,6 +198,18 @@ TINY_CONFIGS: dict[str, dict[str, Any]] = {
         "shared_expert_intermediate_size": 80,
         "tie_word_embeddings": False,
     },
+    "muse_glimmer_text": {
+        **_SIZES,
+        **_WINDOW,
+        "head_dim": 32,
+        "tie_word_embeddings": False,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+        "layer_rope_theta": [1e4, 0],
+        "qk_scale_factor": 1.7,
+        "output_multiplier": 0.8,
+        "final_logit_softcapping": 4.0,
+        "post_norm_eps": 1e-2,
+    },
 }
 
 
@@ -234,6 +246,8 @@ def build_tiny_model(name: str, folder: Path, **changes: Any) -> Path:
     """Write a random model of TINY_MODELS, its config changed by `changes`, and a tokenizer to `folder`; return it."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
+
+    import reader_edge_export.sources.muse_glimmer  # noqa: F401  which names its class
 
     torch.manual_seed(0)
     config = AutoConfig.for_model(**tiny_config(name) | {"initializer_range": 0.1} | deepcopy(changes))

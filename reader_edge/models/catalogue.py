@@ -109,6 +109,7 @@ CATALOGUE = {
     "hunyuan:1.8b": Origin("tencent/Hunyuan-1.8B-Instruct"),
     "hunyuan:4b": Origin("tencent/Hunyuan-4B-Instruct"),
     "hunyuan:7b": Origin("tencent/Hunyuan-7B-Instruct"),
+    "muse-glimmer:30b": Origin("meta-models/Muse-Glimmer-30B"),
     "ernie4.5:0.3b": Origin("baidu/ERNIE-4.5-0.3B-PT"),
     "ernie4.5:21b": Origin("baidu/ERNIE-4.5-21B-A3B-PT"),
     "apertus:8b": Origin("swiss-ai/Apertus-8B-Instruct-2509"),

@@ -54,7 +54,7 @@ def cases() -> dict[str, tuple[str, dict[str, Any]]]:
         if model_type == "gemma4_text":
             still = {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 300000.0}
             rope = {"rope_parameters": {"full_attention": still, "sliding_attention": {"rope_theta": 3000.0}}}
-        own = {key: value for key, value in config.items() if key != "partial_rotary_factor"}
+        own = {key: value for key, value in config.items() if key not in ("partial_rotary_factor", "layer_rope_theta")}
         found[model_type] = (model_type, own | ({} if model_type == "gpt2" else rope))
     scaled = {
         "linear": {"rope_type": "linear", "factor": 4.0},
@@ -146,6 +146,8 @@ def config_of_4(config: dict[str, Any]) -> dict[str, Any]:
 
 def main(wanted: Sequence[str]) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM
+
+    import reader_edge_export.sources.muse_glimmer  # noqa: F401  which names its class
 
     assert set(wanted) <= set(cases()), wanted
     recorded = {}

@@ -15,6 +15,7 @@ from reader_edge_export.sources.source_model import SourceModel, vocab_size_of
 from reader_edge_export.trace.tracing import RecurrentLayer, TracedLayer
 from tests.reference_model.gemma4 import Gemma4Model
 from tests.reference_model.latent import LatentModel
+from tests.reference_model.muse_glimmer import MuseGlimmerModel
 from tests.reference_model.reference_model import ReferenceModel
 
 _NUM_TOKENS, _LONGEST = 32, 80
@@ -27,7 +28,11 @@ _ACTIVATIONS = ("act_fn", "activation_fn", "act")
 
 def reference_model(config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> ReferenceModel:
     """The reference model of a config.json, with weights by the names of the module, tied ones by their first."""
-    model_classes = {"gemma4_text": Gemma4Model, **dict.fromkeys(LATENT, LatentModel)}
+    model_classes = {
+        "muse_glimmer_text": MuseGlimmerModel,
+        "gemma4_text": Gemma4Model,
+        **dict.fromkeys(LATENT, LatentModel),
+    }
     model_class = model_classes.get(config["model_type"], ReferenceModel)
     config_class = CONFIG_MAPPING[config["model_type"]]
     defaults = {each.name: each.default for each in fields(config_class) if each.default is not MISSING}

@@ -28,6 +28,7 @@ _FIRST = {
     "in_proj_ba": "in_proj_qkvz",
     "kv_a_proj_with_mqa": "q_proj",
     "up_proj": "gate_proj",
+    "gate_proj": "q_proj",  # of an attention that has one
     "w3": "w1",
 }
 _PADDING = 4096  # in front of a tensor, at most

@@ -32,7 +32,6 @@ REFUSED = {  # by model type: what the model is, and what of it has no operator 
     "falcon_h1": ("Falcon-H1", "whose layers attend and keep states at once"),
     **dict.fromkeys(("gemma3n", "gemma3n_text"), ("Gemma 3n", "whose layers take several versions of a token's state")),
     "internlm2": ("InternLM 2", "of which transformers has no module"),
-    "muse_glimmer": ("Muse Glimmer", "whose text model has no logit head of its own in transformers"),
     "nemotron_h": ("Nemotron 3 or Nemotron-H", "some of whose layers neither attend nor keep a state"),
     "exaone_moe": ("EXAONE with experts", _OTHER_ROUTER),
     "cohere2_moe": ("Cohere model with experts", _OTHER_ROUTER),

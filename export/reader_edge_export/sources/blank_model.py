@@ -22,6 +22,8 @@ def skeleton_of(config: Mapping[str, Any], source: str, error: type[ExportError]
     config: the arguments of its class, see `built_config`. source: the file or folder, for errors, which are `error`.
     """
     built = built_config(config, source, error)
+    if built.model_type == "muse_glimmer_text":
+        import reader_edge_export.sources.muse_glimmer  # noqa: F401  which names its class
 
     def build() -> PreTrainedModel:
         model: PreTrainedModel = AutoModelForCausalLM.from_config(

@@ -20,6 +20,7 @@ _TEXT_TYPES = {  # by model_type of the whole: those of the text model that can 
     "qwen3_vl_moe": ("qwen3_vl_moe_text",),
     "qwen2_5_vl": ("qwen2_5_vl_text",),
     **dict.fromkeys(("smolvlm", "idefics3"), ("llama",)),
+    "muse_glimmer": ("muse_glimmer_text",),
 }
 _SAME = {  # what these compute of texts, and are exported as
     "qwen3_vl_text": "qwen3",
@@ -28,14 +29,14 @@ _SAME = {  # what these compute of texts, and are exported as
 }
 _NAMES = (
     *("Mistral3", "Gemma3", "Qwen3_5", "Gemma4", "Qwen3_5Moe", "Lfm2Vl", "Qwen3VL", "Qwen3VLMoe", "Qwen2_5_VL"),
-    *("SmolVLM", "Idefics3"),
+    *("SmolVLM", "Idefics3", "MuseGlimmer"),
 )
 _CLASSES = tuple(f"{name}ForConditionalGeneration" for name in _NAMES)
 _IMAGE_KEYS = (  # of config.json, of sounds too
     *("vision_config", "image_token_index", "image_token_id", "boi_token_index", "boi_token_id", "eoi_token_index"),
     *("eoi_token_id", "mm_tokens_per_image", "projector_hidden_act", "multimodal_projector_bias"),
     *("spatial_merge_size", "vision_feature_layer", "video_token_id", "vision_start_token_id", "vision_end_token_id"),
-    "vision_token_id",
+    *("vision_token_id", "out_hidden_size"),
     *("audio_config", "audio_token_id", "boa_token_id", "eoa_token_id", "eoa_token_index"),
     *("vision_soft_tokens_per_image", "language_model_only"),
     *("downsample_factor", "projector_hidden_size", "projector_bias", "projector_use_layernorm", "encoder_patch_size"),
@@ -69,7 +70,7 @@ _TEXT_PREFIXES = {  # transformers 4 and the hub have the first, modules of tran
 }
 _IMAGE_MODULES = (  # and those of sounds
     *("vision_tower", "multi_modal_projector", "visual"),
-    *("embed_vision", "audio_tower", "embed_audio", "vision_model", "connector"),
+    *("embed_vision", "audio_tower", "embed_audio", "vision_model", "connector", "vision_adapter", "vision_projection"),
 )
 _LATER_MODULE = "mtp"  # layers that guess later tokens, which answers do not need
 _AS_LAYERS = ("deepseek_v3", "glm4_moe_lite")  # model types that have them behind the others, as more of these

@@ -226,7 +226,13 @@ HOST_INPUTS |= {"Expand": (1,), "ReduceLogSumExp": (1,), "Squeeze": (1,)}
 
 FOR_CPUS = (*RECURRENT, *MIXTURES, *UNEVEN, *LATENT)
 ATTENDING = [each for each in SUPPORTED if each not in FOR_CPUS]
-NORMED_AFTER = {"olmo2", "olmo3", "exaone4"}  # norms of what layers add, small as it is, and its rounding with it
+_NUM_ROTARY = {"gpt2": 0, "exaone4": 2, "cohere2": 2, "muse_glimmer_text": 2}
+NORMED_AFTER = {
+    "olmo2",
+    "olmo3",
+    "exaone4",
+    "muse_glimmer_text",
+}  # norms of what layers add, small as it is, and its rounding with it
 GELU = {"gpt2", "phi"}  # their activation has a power of its own
 
 
@@ -252,7 +258,7 @@ def test_norms_rotary_embeddings_and_attention_are_single_operators(model_type: 
         node.op_type for node in ir.load(exported(model_type, "fp16", "fast", is_checked=False) / GRAPH_NAME).graph
     ]
     assert operators.count("Attention") == 2
-    assert operators.count("RotaryEmbedding") == {"gpt2": 0, "exaone4": 2, "cohere2": 2}.get(model_type, 4)
+    assert operators.count("RotaryEmbedding") == _NUM_ROTARY.get(model_type, 4)
     assert operators.count("RMSNormalization") + operators.count("LayerNormalization") >= 3
     assert not SMALL & set(operators) - ({"Pow"} if model_type in GELU else set())
 

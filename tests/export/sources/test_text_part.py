@@ -24,6 +24,7 @@ WHOLE = {  # by the text model's type
     "gemma4_text": "gemma4",
     **{"qwen3_5_moe_text": "qwen3_5_moe", "llama": "smolvlm"},
     **{"qwen3": "qwen3_vl", "qwen2": "qwen2_5_vl", "qwen3_moe": "qwen3_vl_moe"},
+    "muse_glimmer_text": "muse_glimmer",
 }
 AXES = {  # of text_config, whose model computes of texts what the named one does
     "qwen3": {"model_type": "qwen3_vl_text", "mrope_section": [6, 5, 5]},
@@ -52,6 +53,7 @@ def whole_of(text: Path, folder: Path, **changes: Any) -> Path:
         text_config=text_config,
         vision_config=own or {**VISION, "image_size": 28, "patch_size": 14},
         tie_word_embeddings=model.config.tie_word_embeddings,
+        **({"out_hidden_size": 64, "projector_hidden_size": 16} if text_type == "muse_glimmer_text" else {}),
     )
     whole = AutoModelForImageTextToText.from_config(config)
     inner = whole.model.text_model if hasattr(whole.model, "text_model") else whole.model.language_model
@@ -83,11 +85,23 @@ def test_a_model_of_images_is_its_text_model(name: str, tiny_model: TinyModel, t
         "gemma4_text": ("embed_vision", "vision_tower"),
         **dict.fromkeys(AXES, ("visual",)),
         "llama": ("connector", "vision_model"),
+        "muse_glimmer_text": ("vision_adapter", "vision_projection", "vision_tower"),
     }
     others = own.get(text_type, ("multi_modal_projector", "vision_tower"))
     assert (source.architecture, source.left_out) == (text_type, others)
     # Where a matrix begins in memory may change the last bit of a product by experts.
     torch.testing.assert_close(logits(folder), logits(tiny_model(name)), rtol=0, atol=1e-5)
+
+
+def test_a_head_that_transformers_has_beside_images_alone_gives_the_same_logits(
+    tiny_model: TinyModel, tmp_path: Path
+) -> None:
+    from transformers import AutoModelForImageTextToText
+
+    folder = whole_of(tiny_model("muse_glimmer_text"), tmp_path / "whole")
+    with torch.no_grad():
+        expected = AutoModelForImageTextToText.from_pretrained(folder)(torch.tensor([TOKEN_IDS])).logits[0]
+    torch.testing.assert_close(logits(folder), expected, atol=5e-6, rtol=0)
 
 
 def test_weights_may_have_the_names_of_modules(tiny_model: TinyModel, tmp_path: Path) -> None:

@@ -114,6 +114,10 @@ READ_OF_TEXTS: dict[str, frozenset[str]] = {  # by model_type, which can be expo
     | _EXPERTS
     | {"moe_intermediate_size", "shared_expert_intermediate_size", "norm_topk_prob", "decoder_sparse_step"}
     | {"mlp_only_layers"},
+    "muse_glimmer_text": (_RMS - {"hidden_act"})
+    | _WINDOWS
+    | {"hidden_activation", "attention_bias", "final_logit_softcapping", "qk_scale_factor", "output_multiplier"}
+    | {"post_norm_eps", "layer_rope_theta"},
 }
 READ = {  # of towers for images too
     **READ_OF_TEXTS,

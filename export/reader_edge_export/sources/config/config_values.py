@@ -72,7 +72,9 @@ _KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
     **dict.fromkeys(("rope_theta", "rope_local_base_freq", "partial_rotary_factor"), _POSITIVE),
     **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar"), _POSITIVE),
     **dict.fromkeys(("attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"), _NUMBER),
-    "logit_scale": _NUMBER,
+    **dict.fromkeys(("logit_scale", "qk_scale_factor", "output_multiplier"), _NUMBER),
+    "post_norm_eps": _POSITIVE,
+    "layer_rope_theta": ("a list of numbers", _is_list_of(int, float)),
     **dict.fromkeys(("tie_word_embeddings", "attention_bias", "mlp_bias", "qk_layernorm", "use_sliding_window"), _FLAG),
     **dict.fromkeys(("attention_out_bias", "use_bias"), _FLAG),
     **dict.fromkeys(("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn"), _FLAG),
@@ -137,7 +139,7 @@ _NULLABLE = frozenset(
     {"num_key_value_heads", "rope_scaling", "rope_parameters", "layer_types", "sliding_window", "hidden_activation"}
     | {"attn_logit_softcapping", "final_logit_softcapping", "no_rope_layers", "n_inner", "max_window_layers"}
     | {"original_max_position_embeddings", "sliding_window_pattern", "_sliding_window_pattern", "layer_switch"}
-    | {"block_ffn_dim_multiplier", "full_attn_idxs", "position_embedding_type", "layers_block_type"}
+    | {"layer_rope_theta", "block_ffn_dim_multiplier", "full_attn_idxs", "position_embedding_type", "layers_block_type"}
     | {"time_step_limit", "num_global_key_value_heads", "per_layer_config", "mlp_only_layers"}
 )
 _OWN_NULLABLE: dict[str, frozenset[str]] = {  # by model type

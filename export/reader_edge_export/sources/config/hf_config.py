@@ -23,7 +23,7 @@ _ALIASES = {  # of gpt2: general names of its keys
 _FLOATS = (
     *("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon"),
     *("attn_logit_softcapping", "final_logit_softcapping", "norm_eps", "swiglu_alpha", "swiglu_limit", "logit_scale"),
-    *("routed_scaling_factor", "moe_norm_min"),
+    *("routed_scaling_factor", "moe_norm_min", "qk_scale_factor", "output_multiplier", "post_norm_eps"),
 )
 _SCALED = ("gpt_oss", "apertus")  # whose classes suppose a stretched position embedding
 _WHOLE = ("query_pre_attn_scalar",)

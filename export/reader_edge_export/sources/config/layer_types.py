@@ -109,6 +109,19 @@ def _set_granite(args: dict[str, Any]) -> None:
         args["layer_types"] = [_GRANITE_NAMES.get(name, name) for name in named]
 
 
+def _check_bases(args: dict[str, Any]) -> None:
+    """Muse Glimmer's base of each layer's positions, nought where it has none: its class reads no more of them."""
+    bases, theta = args.get("layer_rope_theta"), args["rope_parameters"].get("rope_theta")
+    if args.get("layer_rope_theta", bases) is None:
+        del args["layer_rope_theta"]
+    if bases is not None and (theta is None or not set(bases) <= {0, theta}):
+        raise UnsupportedArchitectureError(
+            f"config.json gives layer_rope_theta as {bases!r:.80}, of which each must be 0 or rope_theta, {theta}."
+        )
+    if bases is not None and len(bases) != args.get("num_hidden_layers", len(bases)):
+        raise ExportError(f"config.json gives {len(bases)} values of layer_rope_theta: correct it.")
+
+
 def _set_gemma4(args: dict[str, Any]) -> None:
     """Gemma 4's sizes of layers without a window: transformers 5.23 writes them for each layer, and reads them once."""
     num_layers = args.get("num_hidden_layers")
@@ -195,4 +208,5 @@ _TRANSLATED: dict[str, Callable[[dict[str, Any]], None]] = {  # by model type, o
     "qwen3_5_moe_text": _set_interval,
     "lfm2_moe": _set_lfm2_moe,
     "qwen3_next": _set_interval,
+    "muse_glimmer_text": _check_bases,
 }
