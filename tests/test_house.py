@@ -9,11 +9,11 @@ from tests.conftest import ROOT
 
 CEILINGS = {  # lines of a room, raised only in the commit that says why
     "runtime": ("*.py", 32_935),  # biases of tokens; assistants; latents; signed pipelines; block drafters; freeing
-    "export": ("*.py", 25_765),  # dense families; assistants; latents; adapters; block drafters; freeing; SmolVLM
+    "export": ("*.py", 25_785),  # dense families; assistants; latents; adapters; block drafters; freeing; SmolVLM
     "reader_edge": ("*.py", 21_234),  # dense families; latents; assistants; published drafts; adapters; pull of mmproj
     "wings": ("*.py", 3_650),
     "native": ("*", 9_049),  # tiles of two panels
-    "tests": ("*.py", 79_674),  # dense families; adapters; biases of tokens; assistants; crashes kept; pictures
+    "tests": ("*.py", 79_682),  # latents; dense families; adapters; biases of tokens; assistants; crashes kept
     "reader_edge/server": ("*.py", 8_436),  # images; kept responses; budgets; infill; models go; embeddings; first use
     "reader_edge/bench": ("*.py", 1_350),
     "benchmarks": ("*.py", 6_649),  # adapters; images; first tokens; long contexts; sessions of agents; split files

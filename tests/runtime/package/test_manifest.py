@@ -219,6 +219,7 @@ LAYERS = (
     Layer.none(),
     Layer.attention(1, 32),
     Layer.attention(2, 16, shares=1),
+    Layer.attention(1, 24, is_latent=True),
 )
 
 
@@ -233,21 +234,21 @@ def test_layers_are_read_back_equal_and_listed_where_they_differ(tmp_path: Path)
     assert "layers" not in json.loads((tmp_path / MANIFEST_NAME).read_text())
     assert read_manifest(tmp_path) == make_manifest()
     write_manifest(tmp_path, replace(layered(), num_layers=7))
-    with pytest.raises(ManifestError, match=r"number of layers beside num_layers 7 \(5\): export the model again"):
+    with pytest.raises(ManifestError, match=r"number of layers beside num_layers 7 \(6\): export the model again"):
         read_manifest(tmp_path)
 
 
 def test_tensors_and_memory_are_those_of_the_layers() -> None:
     manifest = layered()
-    assert manifest.past_names() == ["past_key.1", "past_value.1", "past_key.3", "past_value.3"]
-    assert manifest.present_names() == ["present_key.1", "present_value.1", "present_key.3", "present_value.3"]
+    assert manifest.past_names() == ["past_key.1", "past_value.1", "past_key.3", "past_value.3", "past_key.5"]
+    assert manifest.present_names() == [name.replace("past", "present") for name in manifest.past_names()]
     assert manifest.state_sizes() == {"conv.0": (3, 40), "delta.0": (4, 8, 8)}
     assert manifest.capsule_sizes() == {"conv.0": 40, "delta.0": 56}
     assert manifest.has_states
     assert not make_manifest().has_states
     manifest = layered()
-    assert manifest.kv_row_bytes == 2 * 4 * (2 * 16 + 1 * 32)
-    assert replace(manifest, kv_dtype="int8").kv_row_bytes == 2 * (2 * 18 + 1 * 34)
+    assert manifest.kv_row_bytes == 2 * 4 * (2 * 16 + 1 * 32) + 4 * 24
+    assert replace(manifest, kv_dtype="int8").kv_row_bytes == 2 * (2 * 18 + 1 * 34) + 26
     assert manifest.state_bytes == 4 * (3 * 40 + 4 * 8 * 8)
     assert make_manifest().state_bytes == 0
 
@@ -259,6 +260,8 @@ def set_layer(number: int, **fields: Any) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
+        (set_layer(0, is_latent=True), r"layers\[0\] .*sizes and cache are those of attention"),
+        (set_layer(4, is_latent=True), r"layers\[4\].cache \(1\)"),
         (set_layer(0, states={}), r"layers\[0\] .*states and capsules"),
         (set_layer(0, states={"conv": [3, 40]}), r"layers\[0\] .*states and capsules"),
         (set_layer(0, states={"conv": [3, 40], "delta": [1 << 15, 1 << 15]}), r"layers\[0\] .*numbers at most"),

@@ -162,7 +162,7 @@ def _lent(manifest: Manifest, numbers: Sequence[int]) -> SpeculatorTensors:
             {1: layer.num_kv_heads, 3: kv_row_size(manifest.kv_dtype, layer.head_dim)},
         )
         for number, layer in layers.items()
-        for kind in ("key", "value")
+        for kind in layer.kept
     }
 
 

@@ -76,6 +76,11 @@ def test_byte_level_ids_are_those_of_the_model_s_own_tokenizer(pre: str, tmp_pat
         ("default", "x<=1 12345", ["x", "<=", "1", "Ġ", "123", "45"]),
         ("llama-bpe", "1234 DON'T\n\nx", ["123", "4", "ĠDON", "'T", "ĊĊ", "x"]),
         ("deepseek-coder", "a 12\n b!?", ["a", "Ġ", "1", "2", "Ċ", "Ġb", "!?"]),
+        (
+            "deepseek-llm",
+            "na\u00efve 12\n b!?",
+            ["na", "\u00c3\u00af", "ve", "\u0120", "1", "2", "\u010a", "\u0120b", "!?"],
+        ),
         ("deepseek-v3", "+abc 1234 def!", ["+abc", "Ġ", "123", "4", "Ġdef", "!"]),
         ("tekken", "camelCase 12's", ["camel", "Case", "Ġ", "1", "2", "'s"]),
         ("gpt-4o", "camelCase 1234 it's", ["camel", "Case", "Ġ", "123", "4", "Ġit's"]),
