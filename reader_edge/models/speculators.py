@@ -13,7 +13,7 @@ from reader_edge_export.sources.find import is_gguf
 from reader_edge_export.speculators.formats.find import AUTO
 from reader_edge_runtime.errors import CatalogueError
 
-PUBLISHED: dict[str, tuple[str, ...]] = {  # the hub's ids: of a model, of drafts of a block for it
+PUBLISHED: dict[str, tuple[str, ...]] = {  # the hub's ids: of a model, of drafts of a block and assistants for it
     "Qwen/Qwen3-4B": ("z-lab/Qwen3-4B-DFlash-b16", "deepseek-ai/dspark_qwen3_4b_block7"),
     "Qwen/Qwen3-8B": ("z-lab/Qwen3-8B-DFlash-b16", "deepseek-ai/dspark_qwen3_8b_block7"),
     "Qwen/Qwen3-14B": ("deepseek-ai/dspark_qwen3_14b_block7",),
@@ -27,6 +27,9 @@ PUBLISHED: dict[str, tuple[str, ...]] = {  # the hub's ids: of a model, of draft
     "meta-llama/Llama-3.1-8B-Instruct": ("z-lab/LLaMA3.1-8B-Instruct-DFlash-UltraChat",),
     "openai/gpt-oss-20b": ("z-lab/gpt-oss-20b-DFlash",),
     "openai/gpt-oss-120b": ("z-lab/gpt-oss-120b-DFlash",),
+    "google/gemma-4-E2B-it": ("google/gemma-4-E2B-it-assistant",),
+    "google/gemma-4-E4B-it": ("google/gemma-4-E4B-it-assistant",),
+    "google/gemma-4-26B-A4B-it": ("google/gemma-4-26B-A4B-it-assistant",),
 }
 _STORED_AS = re.compile(r"-(GGUF|(UD-)?(I?Q\d\w*|MXFP4\w*|BF16|F16|F32))", re.I)  # how a file's name ends
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/\w[\w.-]*")
