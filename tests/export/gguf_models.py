@@ -36,7 +36,6 @@ def gguf_weights(model: PreTrainedModel, architecture: str) -> dict[str, Array]:
         if ".experts." in name or is_by_head:
             weights |= _by_head(config, name, weight) if is_by_head else _of_experts(name, weight, architecture)
             continue
-        name = name.replace("e_score_correction_bias", "e_score_correction.bias")
         module = name.split(".")[-2]
         if architecture in _PAIRED and module in heads:
             halves = weight.reshape(heads[module], 2, -1, *weight.shape[1:])
@@ -59,7 +58,7 @@ def gguf_weights(model: PreTrainedModel, architecture: str) -> dict[str, Array]:
                 for part, rows in zip(_GATED, np.split(weight, 2), strict=True)
             }
             continue
-        known = name.replace("gate.moe_statics.e_score_correction_bias", "moe_statics.e_score_correction.bias")
+        known = name.replace("gate.moe_statics.", "moe_statics.").replace("correction_bias", "correction.bias")
         stored = _router_scale(name) or names.get_name(known, (".weight", ".bias"))
         assert stored is not None, name
         ends = {"layer_scalar": ".weight", "sinks": ".weight", "expert_bias": ".bias"}
