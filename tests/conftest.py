@@ -26,6 +26,7 @@ from reader_edge_runtime.decoding.planning.planner import Planner
 from reader_edge_runtime.drafting.machine_code.library import machine_code
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.machine import processor
+from tests.tiny_models import LEFT_TO_CI
 
 ROOT = Path(__file__).parent.parent
 
@@ -155,13 +156,20 @@ def _rank(item: pytest.Item) -> int:
 
 
 def _sample(items: list[pytest.Item]) -> set[pytest.Item]:
-    """All but those that are long, and of many combinations every third."""
+    """All but those that are long, and of many combinations every third; of families LEFT_TO_CI their trees alone."""
     by_test: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("long") is None:
+        if item.get_closest_marker("long") is None and not _is_left_to_ci(item):
             by_test[item.nodeid.partition("[")[0]].append(item)
     kept = (_diagonal(each) if len(each) >= _MANY else each for each in by_test.values())
     return set(chain.from_iterable(kept))
+
+
+def _is_left_to_ci(item: pytest.Item) -> bool:
+    assert isinstance(item, pytest.Function)
+    values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    is_family = any(isinstance(value, str) and value in LEFT_TO_CI for value in values)
+    return is_family and item.originalname != "test_trees_of_a_batch_equal_paths_alone"
 
 
 def _diagonal(items: list[pytest.Item]) -> Iterator[pytest.Item]:

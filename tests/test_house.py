@@ -13,7 +13,7 @@ CEILINGS = {  # lines of a room, raised only in the commit that says why
     "reader_edge": ("*.py", 21_237),  # dense families; latents; assistants; published drafts; adapters; pull of mmproj
     "wings": ("*.py", 3_650),
     "native": ("*", 9_049),  # tiles of two panels
-    "tests": ("*.py", 79_682),  # latents; dense families; adapters; biases of tokens; assistants; crashes kept
+    "tests": ("*.py", 79_692),  # dense families; latents; adapters; biases of tokens; assistants; crashes kept
     "reader_edge/server": ("*.py", 8_436),  # images; kept responses; budgets; infill; models go; embeddings; first use
     "reader_edge/bench": ("*.py", 1_350),
     "benchmarks": ("*.py", 6_649),  # adapters; images; first tokens; long contexts; sessions of agents; split files
