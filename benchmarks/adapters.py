@@ -54,12 +54,11 @@ def main() -> None:
         wanted = dict(reference.named_parameters())
         unlike = max(np.abs(model.weights.read(name) - wanted[name].detach().numpy()).max() for name in wanted)
         print(f"{num_merged} matrices; the largest difference of any weight from PEFT's: {unlike:.1e}")
-        answers = [greedy(reference, tokenizer, question) for question, _ in list(texts())[::HELD_OUT]]
         for precision in ("fp32", "int8", "keep"):
             out = Path(folder) / precision
             report = export_model(options.file, out, ExportOptions(precision, check="quick", adapter=options.adapter))
             figures = ", ".join(f"{name} {report.checks[name]:.2g}" for name in CHECKS if name in report.checks)
-            print(f"{precision}: {alike(out, tokenizer, answers)}; {figures}")
+            print(f"{precision}: {alike(out, tokenizer, reference)}; {figures}")
 
 
 CHECKS = ("tree_logit_error", "mean_kl_nats", "top1_agreement")
@@ -104,24 +103,26 @@ def train(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Pa
     tuned.save_pretrained(folder)
 
 
-def greedy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, question: str) -> tuple[str, list[int]]:
-    """A question and the tokens of the model's answer."""
-    ids = prompt_ids(tokenizer, question)
-    settings = {"max_new_tokens": MAX_TOKENS, "do_sample": False, "repetition_penalty": 1.0, "pad_token_id": 0}
-    made = model.generate(torch.tensor([ids]), **settings)  # type: ignore[operator]
-    return question, made[0, len(ids) :].tolist()
-
-
-def alike(package: Path, tokenizer: PreTrainedTokenizerFast, answers: list[tuple[str, list[int]]]) -> str:
-    """How many of a package's answers are those, and how many of its drafted ones are its plain ones."""
-    engine, prompts = Engine.load(package), [prompt_ids(tokenizer, question) for question, _ in answers]
+def alike(package: Path, tokenizer: PreTrainedTokenizerFast, reference: PreTrainedModel) -> str:
+    """How many of a package's answers to held-out questions are the reference's greedy ones, and drafted as plain."""
+    engine = Engine.load(package)
+    prompts = [prompt_ids(tokenizer, question) for question, _ in list(texts())[::HELD_OUT]]
     drafted, plain = (
         engine.generate_batch(prompts, max_tokens=MAX_TOKENS, temperature=0, repetition_penalty=1, is_drafted=drafts)
         for drafts in (True, False)
     )
-    num_like = sum(list(made.token_ids) == wanted for made, (_, wanted) in zip(drafted, answers, strict=True))
+    num_like = sum(
+        is_greedy(reference, prompt, list(made.token_ids)) for prompt, made in zip(prompts, drafted, strict=True)
+    )
     num_plain = sum(made.token_ids == alone.token_ids for made, alone in zip(drafted, plain, strict=True))
-    return f"of {len(answers)} answers {num_like} are PEFT's, and {num_plain} the same without drafts"
+    return f"of {len(prompts)} answers {num_like} are PEFT's, and {num_plain} the same without drafts"
+
+
+def is_greedy(model: PreTrainedModel, prompt: list[int], answer: list[int]) -> bool:
+    """Whether each token of an answer is the model's likeliest one."""
+    with torch.no_grad():
+        logits: torch.Tensor = model(torch.tensor([prompt + answer]), use_cache=False).logits[0]
+    return logits.argmax(-1)[len(prompt) - 1 : -1].tolist() == answer
 
 
 if __name__ == "__main__":
