@@ -8,17 +8,17 @@ import pytest
 from tests.conftest import ROOT
 
 CEILINGS = {  # lines of a room, raised only in the commit that says why
-    "runtime": ("*.py", 32_935),  # biases of tokens; assistants; latents; signed pipelines; block drafters; freeing
+    "runtime": ("*.py", 32_938),  # biases of tokens; biases of tokens; assistants; latents; signed pipelines
     "export": ("*.py", 25_785),  # dense families; assistants; latents; adapters; block drafters; freeing; SmolVLM
     "reader_edge": ("*.py", 21_237),  # dense families; latents; assistants; published drafts; adapters; pull of mmproj
     "wings": ("*.py", 3_650),
     "native": ("*", 9_049),  # tiles of two panels
-    "tests": ("*.py", 79_692),  # dense families; latents; adapters; biases of tokens; assistants; crashes kept
+    "tests": ("*.py", 79_706),  # others' copies; dense families; latents; adapters; biases of tokens; assistants
     "reader_edge/server": ("*.py", 8_436),  # images; kept responses; budgets; infill; models go; embeddings; first use
     "reader_edge/bench": ("*.py", 1_350),
     "benchmarks": ("*.py", 6_650),  # adapters; images; first tokens; long contexts; sessions of agents; split files
-    "scripts": ("*", 2_420),  # assistants; priors without biases; a picture of memory; tried wheels; guided fuzzing
-    "docs": ("*.md", 7_129),  # adapters; biases of tokens; dense families; latents; assistants; ARM emulated
+    "scripts": ("*", 2_632),  # others' copies; assistants; priors without biases; a picture of memory; tried wheels
+    "docs": ("*.md", 7_153),  # copies; adapters; biases of tokens; dense families; latents; assistants; ARM emulated
 }
 CODE = ("benchmarks", "export", "models", "native", "reader_edge", "runtime", "scripts", "tests", "wings")
 

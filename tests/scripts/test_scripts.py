@@ -199,3 +199,14 @@ def test_the_fuzzer_keeps_one_input_a_crash_with_its_traceback(tmp_path: Path, m
     kept, report = sorted(tmp_path.iterdir())
     assert kept.read_bytes() == b"first"
     assert "invalid literal" in report.read_text("utf-8")
+
+
+def test_copies_are_drafted_from_the_longest_match_and_a_known_best_copy_is_as_long_at_least() -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "bench_copies"))
+    turn = RecordedTurn([7, 1, 2, 8, 3, 1, 2, 9, 9, 1, 2, 8, 8, 7, 1, 2], [9, 9, 5])
+    request = script["CopyRequest"]([script["Text"](2)], turn)
+    assert script["longest_suffix"](2, 2, request).token_ids == [2, 8, 3]  # three tokens match there, and two elsewhere
+    assert script["longest_suffix"](4, 2, request).token_ids == [2]
+    assert script["oracle"](8, request).token_ids == [2, 9, 9]
+    request.observe([9, 9])
+    assert script["oracle"](8, request).token_ids == [9]
