@@ -9,7 +9,7 @@ from tests.conftest import ROOT
 
 CEILINGS = {  # lines of a room, raised only in the commit that says why
     "runtime": ("*.py", 32_938),  # biases of tokens; biases of tokens; assistants; latents; signed pipelines
-    "export": ("*.py", 25_785),  # dense families; assistants; latents; adapters; block drafters; freeing; SmolVLM
+    "export": ("*.py", 25_787),  # dense families; assistants; latents; adapters; block drafters; freeing; SmolVLM
     "reader_edge": ("*.py", 21_237),  # dense families; latents; assistants; published drafts; adapters; pull of mmproj
     "wings": ("*.py", 3_650),
     "native": ("*", 9_049),  # tiles of two panels

@@ -30,7 +30,7 @@ from reader_edge_runtime.arrays import Float32Array, Int64Array
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
 from reader_edge_runtime.package.package_parts import ASSISTANT
 
-MODEL_TYPE, LAYER_TYPE = "gemma4_assistant", "gemma4_text"
+LAYER_TYPE = "gemma4_text"
 _OWN_EMBEDDING, _CENTROIDS = "model.embed_tokens.weight", "masked_embedding.centroids.weight"
 _ORDER = "masked_embedding.token_ordering"
 _SIZES = {"backbone_hidden_size": 1536, "num_centroids": 2048, "centroid_intermediate_top_k": 32}  # where it says none

@@ -6,7 +6,6 @@ from reader_edge_export.sources.folder.folder_files import check_entries, read_j
 from reader_edge_export.sources.folder.hugging_face import HuggingFaceSource
 from reader_edge_export.sources.folder.stored_tensors import StoredTensor, stored_tensors
 from reader_edge_export.sources.source import Source
-from reader_edge_export.speculators.formats.assistants import MODEL_TYPE, assistant_source
 from reader_edge_export.speculators.formats.block_folders import (
     PACKAGED,
     block_source,
@@ -33,6 +32,7 @@ _OTHERS = {  # values of speculators_model_type, and what they are called
     "independent": "model of its own",
 }
 _READ = "of EAGLE-3, DFlash, DFlash2, DSpark, MTP, Gemma 4's assistants and train-drafter's MLP"
+_ASSISTANT = "gemma4_assistant"  # a value of model_type
 _PICKLE = "pytorch_model.bin"
 
 
@@ -88,7 +88,9 @@ def _own(target: Source) -> SpeculatorFiles:
 
 def _plain(folder: Path, config: dict[str, object], tensors: dict[str, StoredTensor]) -> SpeculatorFiles:
     """Of a folder without the keys of the `speculators` package."""
-    if config.get("model_type") == MODEL_TYPE:
+    if config.get("model_type") == _ASSISTANT:  # imported here: a model that is refused needs no torch
+        from reader_edge_export.speculators.formats.assistants import assistant_source
+
         return assistant_source(folder, config, tensors)
     if config.get("model_type") == "gemma4_unified_assistant":
         raise _refused(folder, "Gemma 4 Unified's assistant")
