@@ -75,7 +75,7 @@ def measure_cost(target: Target, trained_format: TrainedFormat) -> SpeculatorCos
     manifest = target.manifest
     assert manifest.hidden_size is not None
     with tempfile.TemporaryDirectory() as folder:
-        speculator = _opened(trained_format, manifest, Path(folder))
+        speculator = opened_untrained(trained_format, manifest, Path(folder))
     kept = speculator.new_cache(1, _MOST_PAST + 2 * max(STEP_NODES))
     kept.fill(0, min(_MOST_PAST, manifest.max_context - 2 * max(STEP_NODES)))
     block = speculator.part.block
@@ -88,7 +88,7 @@ def measure_cost(target: Target, trained_format: TrainedFormat) -> SpeculatorCos
     return SpeculatorCost(asking_seconds(dict(zip(STEP_NODES, step_s, strict=True)).__getitem__), pass_s)
 
 
-def _opened(trained_format: TrainedFormat, target: Manifest, folder: Path) -> HostSpeculator:
+def opened_untrained(trained_format: TrainedFormat, target: Manifest, folder: Path) -> HostSpeculator:
     """An untrained one, as a package would have it beside such a target."""
     module, state_ids = trained_format.untrained(target), trained_format.state_ids(target)
     source = SourceModel(module, ModuleWeights(module))
