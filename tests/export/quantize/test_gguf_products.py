@@ -260,6 +260,12 @@ def test_every_matrix_of_every_architecture_is_found_in_its_file(model_type: str
         "gemma4_text": {"hidden_size_per_layer_input": 32},
         "qwen3_moe": {"moe_intermediate_size": 64},
         **{name: {"moe_intermediate_size": 64} for name in ("lfm2_moe", "ernie4_5_moe")},
+        **{
+            name: {"q_lora_rank": 64, "qk_nope_head_dim": 32, "moe_intermediate_size": 64}
+            for name in ("deepseek_v3", "glm4_moe_lite")
+        },
+        "deepseek_v2": {"qk_nope_head_dim": 32, "moe_intermediate_size": 64},
+        "minicpm3": {"q_lora_rank": 64},
         "qwen3_5_moe_text": {
             **{"linear_num_key_heads": 4, "moe_intermediate_size": 64},
             "shared_expert_intermediate_size": 64,
