@@ -134,8 +134,11 @@ class CompletionRun:
         self._deviation: dict[int, Mapping[str, object]] = {}  # of a lossy engine's answers
 
     async def pieces(self) -> AsyncGenerator[tuple[int, GenerationChunk], None]:
-        """Chunks with the numbers of their choices. Raises what keeps any of them from its end, a time limit too."""
-        start = time.monotonic()
+        """Chunks with the numbers of their choices, once all of them were taken in: a request is refused whole.
+
+        Raises what keeps any of them from its end, a time limit too.
+        """
+        start, came = time.monotonic(), list[tuple[int, GenerationChunk]]()
         numbers = iter(range(len(self._streams)))
         pending = {
             asyncio.ensure_future(anext(self._streams[number])): number for number in islice(numbers, self._max_at_once)
@@ -156,10 +159,14 @@ class CompletionRun:
                     now = time.monotonic()
                     self._take(number, chunk, now - times[number], is_first=times[number] == start)
                     times[number] = now
-                    yield number, chunk
+                    came.append((number, chunk))
                     following = number if chunk.finish_reason is None else next(numbers, None)
                     if following is not None:
                         pending[asyncio.ensure_future(anext(self._streams[following]))] = following
+                if all(stream.prompt_token_ids for stream in self._streams[: self._max_at_once]):
+                    for each in came:
+                        yield each
+                    came.clear()
         finally:
             for task in pending:
                 task.cancel()

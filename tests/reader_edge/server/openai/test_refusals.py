@@ -1,6 +1,7 @@
 """What a server refuses: always in OpenAI's form, in one sentence, and without harm to others."""
 
 import asyncio
+import itertools
 import json
 import os
 import time
@@ -14,8 +15,9 @@ from reader_edge.server.api_error import shown_json
 from reader_edge.server.authentication import is_loopback, read_api_keys
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine
-from reader_edge_runtime.errors import UserFileError
+from reader_edge_runtime.errors import BusyError, UserFileError
 from reader_edge_runtime.images.prompt_reader import PromptReader
+from reader_edge_runtime.serving.async_engine import AnswerStream
 from reader_edge_runtime.text.template.chat_template import ChatTemplate
 from tests.reader_edge.server.conftest import LIMIT_S, Served
 
@@ -190,6 +192,25 @@ def test_more_than_may_wait_are_refused(async_engine: AsyncEngine) -> None:
     assert response.headers["retry-after"] == "1"
     served.wait_until_idle()
     assert served.complete()
+
+
+@pytest.mark.parametrize("is_streamed", [True, False])
+def test_choices_are_refused_together(
+    is_streamed: bool, async_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, num_started = AnswerStream._start, itertools.count()
+
+    async def late(stream: AnswerStream) -> None:
+        if next(num_started) == 1:  # while the first is decoded, others take the place of the second
+            await asyncio.sleep(0.3)
+            raise BusyError("4 requests run or wait already: try again later.")
+        await start(stream)
+
+    monkeypatch.setattr(AnswerStream, "_start", late)
+    served = Served(async_engine, ServerSettings("demo"))
+    body = {"model": "demo", "prompt": "# tar", "n": 2, "max_tokens": 8, "stream": is_streamed}
+    assert_refused(served.post("/v1/completions", body), 429, "try again later")
+    served.wait_until_idle()
 
 
 def test_too_many_answers_in_a_form_are_no_matter_of_waiting(async_engine: AsyncEngine) -> None:
