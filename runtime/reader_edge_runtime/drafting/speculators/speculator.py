@@ -151,15 +151,16 @@ class SpeculatorSlots:
 
 
 def saved_slots(slots: SpeculatorSlots) -> dict[str, Array]:
-    """Of each slot its text, where its rows start, and these; {} where nothing was read. None of a text with a salt."""
+    """Of each slot its text, where its rows start, and these; none of one with a salt or with rows not finite."""
     arrays: dict[str, Array] = {}
     for number, slot in enumerate(slots.slots):
         slots.fit(slot)
-        num_rows = 0 if slot.salt else slots.cache.lengths[slot.number]
-        arrays[f"text/{number}"] = np.array(slot.token_ids if num_rows else [], np.int32)
+        [rows] = slots.cache.read_slot(slot.number, 0 if slot.salt else slots.cache.lengths[slot.number]).rows
+        is_kept = rows.size > 0 and bool(np.isfinite(rows).all())
+        arrays[f"text/{number}"] = np.array(slot.token_ids if is_kept else [], np.int32)
         arrays[f"start/{number}"] = np.array([slot.start], np.int32)
-        if num_rows:
-            [arrays[f"rows/{number}"]] = slots.cache.read_slot(slot.number, num_rows).rows
+        if is_kept:
+            arrays[f"rows/{number}"] = rows
     return arrays
 
 

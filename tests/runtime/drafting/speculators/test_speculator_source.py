@@ -231,6 +231,17 @@ def test_texts_and_their_rows_are_taken_up_again() -> None:
     assert other.num_caught_up[2:] == [[6]]
 
 
+def test_texts_whose_rows_are_no_numbers_are_not_saved() -> None:
+    source = source_of(speculator_of())
+    source.propose([draft_request(begun(source, text)) for text in ([1, 2, 3, 4, 5], [5, 4, 3])])
+    source.slots.cache.slab[0, 0, 0, 1] = np.nan  # type: ignore[attr-defined]
+    other = speculator_of()
+    taken = source_of(other)
+    taken.restore(source.state())
+    taken.propose([draft_request(begun(taken, [1, 2, 3, 4, 5, 0])), draft_request(begun(taken, [5, 4, 3, 0, 1]))])
+    assert other.num_caught_up == [[5, 2]]
+
+
 @pytest.mark.parametrize(
     "spoilt",
     [
