@@ -2,12 +2,16 @@
 
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from reader_edge.commands import options
 from reader_edge.terminal.command_help import helpful_command
 from reader_edge.terminal.shell_completion import MODEL
+
+if TYPE_CHECKING:
+    from reader_edge_runtime.package.model_package import ModelPackage
 
 
 @click.group(short_help="Sign packages, and check who signed them.")
@@ -33,18 +37,16 @@ def sign(model: str, key: Path) -> None:
       openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out signing.key
       openssl pkey -in signing.key -pubout -out signing.pub
     """
-    from reader_edge.models.model_source import find_stored
     from reader_edge.terminal.console import byte_progress
     from reader_edge.terminal.formatting import visible
-    from reader_edge_runtime.package.model_package import ModelPackage
     from reader_edge_runtime.package.signature import SIGNATURE_NAME, sign_package
 
-    last = ModelPackage.open(find_stored(model))
-    others = (last.folder.with_name(str(number)) for number in range(1, len(last.addresses) + 1))
-    passphrase = cache(lambda: click.prompt("Passphrase", hide_input=True, err=True))
-    for opened in (*(ModelPackage.open(folder) for folder in others if folder.exists()), last):
+    stages = _stages(model)
+    for opened in stages:  # all, before the first is signed
         with byte_progress("Checking the model") as on_progress:
             opened.check_files(on_progress)
+    passphrase = cache(lambda: click.prompt("Passphrase", hide_input=True, err=True))
+    for opened in stages:
         signature = sign_package(opened, key, passphrase)
         place = opened.folder / SIGNATURE_NAME
         click.echo(visible(f"{len(signature.files)} files signed by the key {signature.key_id} in '{place}'."))
@@ -59,30 +61,55 @@ def verify(model: str, key: Path | None) -> None:
     Exit code 0: the owner of KEY has signed all of it as it is; 1: anything else.
     Without KEY, it shows which key has signed, and ends with exit code 1. That says no more than that all files are as
     somebody left them: anybody can sign with a key of his own. A key's number is what `sha256sum` prints of its
-    public file.
+    public file. Of a model over several boxes, all stages that are there are checked.
     """
-    from reader_edge.models.model_source import find_stored
     from reader_edge.terminal.console import byte_progress, print_pairs
     from reader_edge_runtime.errors import SignatureError
-    from reader_edge_runtime.package.model_package import ModelPackage
     from reader_edge_runtime.package.signature import PackageSignature
 
-    opened = ModelPackage.open(find_stored(model))
-    signature = PackageSignature.read(opened.folder, key)
-    signature.check(opened)
-    with byte_progress("Checking the model") as on_progress:
-        opened.check_files(on_progress)
-    manifest = opened.manifest
+    stages = _stages(model)
+    signatures = [PackageSignature.read(opened.folder, key) for opened in stages]
+    for opened, signature in zip(stages, signatures, strict=True):
+        signature.check(opened)
+        with byte_progress("Checking the model") as on_progress:
+            opened.check_files(on_progress)
+    manifest, num_others = stages[-1].manifest, len(stages[-1].addresses)
+    signers = " and ".join(f"the key {each}" for each in dict.fromkeys(each.key_id for each in signatures))
     print_pairs(
         [
-            ("signed by", f"the key {signature.key_id}{', which was given' if signature.is_trusted else ''}"),
-            ("files", f"{len(signature.files)}, all as they were signed"),
+            ("signed by", f"{signers}{', which was given' if key else ''}"),
+            *([("stages", f"{len(stages)} of {num_others + 1} are here")] if num_others else []),
+            ("files", f"{sum(len(each.files) for each in signatures)}, all as they were signed"),
             ("exported from", f"{manifest.source_name}, fingerprint {manifest.source_fingerprint}"),
             ("exported with", ", ".join(f"{name} {version}" for name, version in manifest.exported_with.items())),
         ]
     )
-    if not signature.is_trusted:
+    if key is None:
         raise SignatureError("Whose key it is was not checked: give the owner's public key with --key.")
+
+
+def _stages(model: str) -> "list[ModelPackage]":
+    """The package; of a model over several boxes all stages that are there, the last one last.
+
+    Raises PackageError where one lies in another's folder, or is another model's.
+    """
+    from reader_edge.models.model_source import find_stored
+    from reader_edge_runtime.errors import PackageError
+    from reader_edge_runtime.package.model_package import ModelPackage
+
+    last = ModelPackage.open(find_stored(model))
+    part, num_others = last.manifest.stage, len(last.addresses)
+    folders = [last.folder.with_name(str(number)) for number in range(1, num_others + 1)]
+    stages = {number: ModelPackage.open(each) for number, each in enumerate(folders, 1) if each.exists()}
+    for number, stage in stages.items():
+        found = stage.manifest.stage
+        wanted = part and (number, part.num_stages, part.whole)
+        if (found and (found.number, found.num_stages, found.whole)) != wanted:
+            raise PackageError(
+                f"'{stage.folder}' is not stage {number} of {num_others + 1} of the model in '{last.folder}': copy "
+                "that stage there, or move this away."
+            )
+    return [*stages.values(), last]
 
 
 @helpful_command("Write a model card of a package.", "reader-edge card PACKAGE -o PACKAGE/README.md")

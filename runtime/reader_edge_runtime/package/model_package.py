@@ -9,7 +9,7 @@ from reader_edge_runtime.errors import IntegrityError, PackageError
 from reader_edge_runtime.package.graph_file import GraphFile
 from reader_edge_runtime.package.manifest import FileEntry, Manifest, sha256_of
 from reader_edge_runtime.package.manifest_file import read_manifest
-from reader_edge_runtime.package.pipeline_file import KEY_NAME, PIPELINE_NAME, read_pipeline
+from reader_edge_runtime.package.pipeline_file import KEY_NAME, PIPELINE_NAME, read_pipeline_once
 from reader_edge_runtime.untrusted.plain_file import check_plain_file
 
 _GRAPH_SUFFIX = ".onnx"
@@ -95,12 +95,16 @@ class ModelPackage(PackageFiles):
     """An opened package: its folder and its checked manifest.
 
     addresses: of a pipeline, whose last stage this is, where its other stages listen; empty for any other package.
+    pipeline_sha256: in hex, of the pipeline.json that they were read from; None for any other package.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, addresses: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, folder: Path, manifest: Manifest, addresses: tuple[str, ...] = (), pipeline_sha256: str | None = None
+    ) -> None:
         super().__init__(folder, manifest.files)
         self.manifest = manifest
         self.addresses = addresses
+        self.pipeline_sha256 = pipeline_sha256
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> "ModelPackage":
@@ -111,12 +115,12 @@ class ModelPackage(PackageFiles):
         folder = Path(folder)
         if not (folder / PIPELINE_NAME).exists():
             return cls(folder, read_manifest(folder))
-        addresses = read_pipeline(folder)
+        addresses, sha256 = read_pipeline_once(folder)
         last = folder / str(len(addresses) + 1)
         manifest = read_manifest(last)
         if manifest.stage is None or not manifest.stage.is_last or manifest.stage.number != len(addresses) + 1:
             raise PackageError(f"'{last}' is not the last of {len(addresses) + 1} stages: split the model again.")
-        return cls(last, manifest, addresses)
+        return cls(last, manifest, addresses, sha256)
 
     @property
     def key_path(self) -> Path | None:

@@ -3,6 +3,7 @@
 A stage has one address, or several, separated by spaces: spare boxes, which serve the same stage.
 """
 
+import hashlib
 import json
 import re
 import secrets
@@ -16,7 +17,7 @@ from reader_edge_runtime.atomic_file import new_file, write_file
 from reader_edge_runtime.errors import PackageError
 from reader_edge_runtime.package.package_parts import MAX_STAGES
 from reader_edge_runtime.untrusted.plain_file import check_plain_file, check_secret
-from reader_edge_runtime.untrusted.untrusted_json import converted, read_json
+from reader_edge_runtime.untrusted.untrusted_json import converted, decoded, read_plain
 from reader_edge_runtime.untrusted.user_input import BYTE_ORDER_MARK
 
 PIPELINE_NAME, KEY_NAME = "pipeline.json", "pipeline.key"
@@ -68,13 +69,20 @@ def write_pipeline(folder: Path, addresses: Sequence[str]) -> None:
 
 def read_pipeline(folder: Path) -> tuple[str, ...]:
     """The addresses of all stages but the last, each with its spare ones. Raises PackageError."""
+    return read_pipeline_once(folder)[0]
+
+
+def read_pipeline_once(folder: Path) -> tuple[tuple[str, ...], str]:
+    """The same, and the SHA-256 (hex) of the very bytes that they are from."""
     path = folder / PIPELINE_NAME
     name = f"'{path}'"
-    file = converted(read_json(path, PackageError, _REMEDY, _MAX_BYTES), _PipelineFile, name, PackageError, _REMEDY)
+    data = read_plain(path, PackageError, _REMEDY, _MAX_BYTES)
+    values = decoded(data.removeprefix(BYTE_ORDER_MARK), name, PackageError, _REMEDY)
+    file = converted(values, _PipelineFile, name, PackageError, _REMEDY)
     if wrong := next((each for each in file.stages if not are_addresses(each)), None):
         raise PackageError(f"{name} has unusable stages ({wrong!r:.80}), not tcp://HOST:PORT each: {_REMEDY}.")
     _check_together(file.stages, name)
-    return file.stages
+    return file.stages, hashlib.sha256(data).hexdigest()
 
 
 def _check_together(addresses: Sequence[str], name: str) -> None:

@@ -47,6 +47,7 @@ _STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 _PREDICATE_TYPE = "https://model_signing/signature/v1.0"
 _MAX_BYTES, _MOST_FILES = 1 << 22, 1 << 12
 _REMEDY = "do not trust this package, or have its owner sign it again (`reader-edge package sign`)"
+_UNSIGNED_REMEDY = _REMEDY.replace(" again", "")
 
 
 class _Signature(Struct):
@@ -135,7 +136,7 @@ class PackageSignature:
         InstallationError without the extra "sign", and OSError.
         """
         if not is_signed(folder):
-            raise SignatureError(f"'{folder}' is not signed: `reader-edge package sign` signs a package of yours.")
+            raise SignatureError(f"'{folder}' is not signed: {_UNSIGNED_REMEDY}.")
         trusted = None if key is None else read_public_key(key)
         path = folder / SIGNATURE_NAME
         fields = read_json(path, SignatureError, _REMEDY, _MAX_BYTES)
@@ -171,7 +172,7 @@ class PackageSignature:
                 check_plain_file(path, SignatureError, "copy the package again")
             if self.files[name] != (listed.get(name) or sha256_of(path)):
                 raise SignatureError(f"'{path}' has changed since the key {self.key_id} signed it: {_REMEDY}.")
-        if self.pipeline != (found := _pipeline_digest(package)) and found is not None:
+        if self.pipeline != (found := package.pipeline_sha256) and found is not None:
             how = "was not signed by" if self.pipeline is None else "is not the one that was signed by"
             raise SignatureError(f"'{package.folder.parent / PIPELINE_NAME}' {how} the key {self.key_id}: {_REMEDY}.")
 
@@ -197,7 +198,7 @@ def sign_package(package: ModelPackage, key: Path, ask: Callable[[], str]) -> Pa
     folder, listed = package.folder, package.manifest.files
     private = read_private_key(key, ask)
     public = private.public_key()
-    files, pipeline = {}, _pipeline_digest(package)
+    files, pipeline = {}, package.pipeline_sha256
     for name in sorted(_names(folder)):
         check_plain_file(folder / name, SignatureError, "move it out of the package, which has files alone")
         files[name] = listed[name].sha256 if name in listed else sha256_of(folder / name)
@@ -235,11 +236,6 @@ def sign_package(package: ModelPackage, key: Path, ask: Callable[[], str]) -> Pa
 def _names(folder: Path) -> set[str]:
     """Of all in a folder that a signature has to have."""
     return {path.name for path in folder.iterdir()} - {*UNSIGNED_NAMES}
-
-
-def _pipeline_digest(package: ModelPackage) -> str | None:
-    """Of the file that says where the other stages are; None for what was not opened by it."""
-    return sha256_of(package.folder.parent / PIPELINE_NAME) if package.addresses else None
 
 
 def _root_digest(files: Mapping[str, str]) -> str:

@@ -61,8 +61,10 @@ def read_private_key(path: Path, ask: Callable[[], str]) -> "EllipticCurvePrivat
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-    check_secret(path, UserFileError, "make another where others have read it")
     pem = read_bounded(path, MAX_KEY_BYTES)
+    if b"PUBLIC KEY-----" in pem and b"PRIVATE KEY-----" not in pem:
+        raise UserFileError(f"'{path}' is a public key, which signs nothing: give the private one.")
+    check_secret(path, UserFileError, "make another where others have read it")
     try:
         try:
             key = load_pem_private_key(pem, None)

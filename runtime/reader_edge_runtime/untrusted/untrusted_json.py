@@ -45,12 +45,18 @@ def read_json(path: Path, error: type[ReaderEdgeError], remedy: str, max_bytes: 
 
     JSON has neither NaN nor infinite numbers, nor halves of characters.
     """
+    data = read_plain(path, error, remedy, max_bytes)
+    return decoded(data.removeprefix(BYTE_ORDER_MARK), f"'{path}'", error, remedy)
+
+
+def read_plain(path: Path, error: type[ReaderEdgeError], remedy: str, max_bytes: int) -> bytes:
+    """The content of a plain file. Raises `error` for a larger one."""
     check_plain_file(path, error, remedy)
     with path.open("rb") as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
         raise error(f"'{path}' has more than the {max_bytes} bytes that it may have: {remedy}.")
-    return decoded(data.removeprefix(BYTE_ORDER_MARK), f"'{path}'", error, remedy)
+    return data
 
 
 def decoded(data: bytes, name: str, error: type[ReaderEdgeError], remedy: str) -> Any:

@@ -6,17 +6,18 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from reader_edge.cli import main
 from reader_edge_runtime.errors import IntegrityError, PackageError, SignatureError, UserFileError
 from reader_edge_runtime.package.manifest import MANIFEST_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.package.pipeline_file import write_pipeline
+from reader_edge_runtime.package.pipeline_file import PIPELINE_NAME, write_pipeline
 from reader_edge_runtime.package.signature import SIGNATURE_NAME, PackageSignature, check_signed, sign_package
 from tests.signing_keys import write_keys
 
@@ -83,7 +84,7 @@ def test_a_file_that_changed_by_a_byte_or_is_gone_is_named(signed: Path, keys: t
     with pytest.raises(PackageError, match=name):
         check(signed, keys[1])
     (signed / name).unlink()
-    with pytest.raises(PackageError, match=name if name != SIGNATURE_NAME else "is not signed"):
+    with pytest.raises(PackageError, match=name if name != SIGNATURE_NAME else "is not signed: do not trust"):
         check(signed, keys[1])
 
 
@@ -161,11 +162,9 @@ def test_a_signature_of_another_package_does_not_fit(signed: Path, keys: tuple[P
         replace(PackageSignature.read(signed, keys[1]), folder=demo_folder).check(ModelPackage.open(demo_folder))
 
 
-def test_where_the_stages_are_is_signed_with_the_last_of_them(
-    split_demo: Callable[[int], Path], keys: tuple[Path, Path], tmp_path: Path
-) -> None:
-    out = shutil.copytree(split_demo(2), tmp_path / "out")
-    signed = CliRunner().invoke(main, ["package", "sign", str(out), "--key", str(keys[0])])
+def test_where_the_stages_are_is_signed_with_the_last_of_them(pipeline: Path, keys: tuple[Path, Path]) -> None:
+    out = pipeline
+    signed = ran("sign", out, keys[0])
     assert signed.exit_code == 0, signed.output
     for folder in (out, out / "1", out / "2"):
         check_signed(ModelPackage.open(folder), keys[1])
@@ -178,6 +177,67 @@ def test_where_the_stages_are_is_signed_with_the_last_of_them(
         check_signed(ModelPackage.open(out), keys[1])
 
 
+@pytest.fixture
+def pipeline(split_demo: Callable[[int], Path], tmp_path: Path) -> Path:
+    """The folder of two stages, to be changed."""
+    return shutil.copytree(split_demo(2), tmp_path / "pipeline")
+
+
+def ran(command: str, folder: Path, key: Path) -> Result:
+    return CliRunner().invoke(main, ["package", command, str(folder), "--key", str(key)])
+
+
+def flip_byte(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+
+
+def test_all_stages_that_are_there_are_verified(pipeline: Path, keys: tuple[Path, Path]) -> None:
+    assert ran("sign", pipeline, keys[0]).exit_code == 0
+    assert "2 of 2 are here" in ran("verify", pipeline, keys[1]).stdout
+    flip_byte(pipeline / "1" / "model.onnx.data")
+    tampered = ran("verify", pipeline, keys[1])
+    assert (tampered.exit_code, tampered.stdout) == (1, "")
+    assert "model.onnx.data' differs from its checksum" in tampered.stderr
+    shutil.rmtree(pipeline / "1")
+    assert "1 of 2 are here" in ran("verify", pipeline, keys[1]).stdout
+
+
+def test_what_is_no_stage_of_the_pipeline_is_not_signed_with_it(
+    pipeline: Path, keys: tuple[Path, Path], demo_folder: Path
+) -> None:
+    def other_model(stage: Path) -> None:
+        path = shutil.copytree(first, stage) / MANIFEST_NAME
+        fields = json.loads(path.read_bytes())
+        fields["stage"]["whole"] = "0" * 64
+        path.write_text(json.dumps(fields), "utf-8")
+
+    first = (pipeline / "1").rename(pipeline / "first")
+    for put in (partial(shutil.copytree, pipeline / "2"), partial(shutil.copytree, demo_folder), other_model):
+        put(pipeline / "1")
+        refused = ran("sign", pipeline, keys[0])
+        assert refused.exit_code == 1
+        assert "1' is not stage 1 of 2 of the model in '" in refused.stderr
+        assert not list(pipeline.rglob(SIGNATURE_NAME))
+        shutil.rmtree(pipeline / "1")
+
+
+def test_no_stage_is_signed_where_another_is_damaged(pipeline: Path, keys: tuple[Path, Path]) -> None:
+    flip_byte(pipeline / "2" / "model.onnx.data")
+    assert ran("sign", pipeline, keys[0]).exit_code == 1
+    assert not list(pipeline.rglob(SIGNATURE_NAME))
+
+
+def test_the_addresses_that_were_read_are_those_compared(pipeline: Path, keys: tuple[Path, Path]) -> None:
+    sign_package(ModelPackage.open(pipeline), keys[0], no_passphrase)
+    content = (pipeline / PIPELINE_NAME).read_bytes()
+    write_pipeline(pipeline, ["tcp://127.0.0.1:5999"])
+    opened = ModelPackage.open(pipeline)
+    (pipeline / PIPELINE_NAME).write_bytes(content)  # what was signed is back before it is compared
+    with pytest.raises(SignatureError, match=r"pipeline.json' is not the one that was signed by the key"):
+        check_signed(opened, keys[1])
+
+
 def test_keys_of_other_kinds_are_refused_with_the_remedy(folder: Path, keys: tuple[Path, Path], tmp_path: Path) -> None:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
@@ -185,7 +245,7 @@ def test_keys_of_other_kinds_are_refused_with_the_remedy(folder: Path, keys: tup
     other = tmp_path / "ed25519.key"
     pem = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     package = ModelPackage.open(folder)
-    for content in (pem, keys[1].read_bytes(), b"", b"\xff" * 99):
+    for content in (pem, b"", b"\xff" * 99):
         other.write_bytes(content)
         other.chmod(0o600)
         with pytest.raises(UserFileError, match=r"is no private key of P-256.*`openssl genpkey -algorithm EC"):
@@ -201,6 +261,9 @@ def test_a_private_key_that_others_may_read_is_refused(folder: Path, keys: tuple
     keys[0].chmod(0o644)
     with pytest.raises(UserFileError, match="may be read by others"):
         sign_package(ModelPackage.open(folder), keys[0], no_passphrase)
+    keys[1].chmod(0o644)
+    with pytest.raises(UserFileError, match=r"signing\d*\.pub' is a public key, which signs nothing"):
+        sign_package(ModelPackage.open(folder), keys[1], no_passphrase)
 
 
 def test_what_could_not_be_read_again_is_not_signed(folder: Path, keys: tuple[Path, Path]) -> None:
