@@ -1,7 +1,7 @@
 """The part of an export that puts a trained speculator beside its target."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -24,9 +24,11 @@ from reader_edge_export.speculators.speculator_graph import (
     write_speculator,
 )
 from reader_edge_export.texts.text_set import MAX_SEQUENCE, TextSet
+from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.manifest import FileEntry
 from reader_edge_runtime.package.package_parts import ASSISTANT, SpeculatorPart
 from reader_edge_runtime.text.tokenizer import Tokenizer
+from reader_edge_runtime.untrusted.untrusted_json import converted
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,13 @@ class SpeculatorExport:
     def of(cls, speculator: SpeculatorFiles, target: Source, options: ExportOptions) -> "SpeculatorExport":
         """Raises ExportError where the speculator is not one of the target; of that, the config alone is read."""
         if speculator.format == ASSISTANT:
-            return cls(open_assistant(speculator, target), options)
-        return cls(OpenSpeculator.of(speculator, TargetSizes.of(target)), options)
+            opened = open_assistant(speculator, target)
+        else:
+            opened = OpenSpeculator.of(speculator, TargetSizes.of(target))
+        part = asdict(part_of(speculator.format, opened.module, opened.state_ids))
+        name = f"The speculator in '{speculator.folder}'"
+        converted(part, SpeculatorPart, name, ExportError, "give one whose sizes a package can hold")
+        return cls(opened, options)
 
     @property
     def state_ids(self) -> tuple[int, ...]:

@@ -177,6 +177,7 @@ _REFUSED: dict[str, tuple[Change, str]] = {
         lambda config, tensors: tensors.update({"model.layers.0.self_attn.k_proj.weight": torch.ones(32, 32)}),
         "layers.0.self_attn.k_proj.weight, for which",
     ),
+    "a window of billions": (_layer(sliding_window=1 << 31), "has an unusable lent.window (2147483649; expected int"),
     "Unified": (_sets(model_type="gemma4_unified_assistant"), "of the format Gemma 4 Unified's assistant"),
 }
 

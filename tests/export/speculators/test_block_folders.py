@@ -18,6 +18,7 @@ from reader_edge_runtime.errors import ExportError, ReaderEdgeError, Unsupported
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.export.conftest import TinyModel
 from tests.export.speculators.speculator_folders import BLOCK, DRAFT_VOCAB_SIZE, HIDDEN_SIZE, write_block
+from tests.export.speculators.test_speculator_refusals import refusal_of
 from tests.tiny_models import VOCAB_SIZE
 
 _MASK = BLOCK["dflash_config"]["mask_token_id"]
@@ -217,6 +218,14 @@ def test_misfits_are_refused_in_one_sentence(case: str, tmp_path: Path) -> None:
     with pytest.raises(ExportError) as error:
         opened(tmp_path / "speculator")
     assert words in str(error.value)
+
+
+def test_a_window_that_no_manifest_holds_is_refused_before_the_target_is_read(
+    tiny_model: TinyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _changed(tmp_path / "speculator", _SLIDING | {"sliding_window": 1 << 40}, {})
+    words = refusal_of(tiny_model("llama"), tmp_path / "speculator", tmp_path / "out", monkeypatch)
+    assert "has an unusable block.window (1099511627776; expected int <= 268435456): give one" in words
 
 
 @pytest.mark.parametrize("name", _BY_NAME)
