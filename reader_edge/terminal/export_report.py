@@ -70,7 +70,11 @@ def sampling_pairs(sampling: Mapping[str, float], others: Sequence[str] = ()) ->
 
 def adapter_pairs(adapter: tuple[str, int] | None) -> list[tuple[str, str]]:
     """Names and values for a table: the adapter that is in the weights."""
-    return [] if adapter is None else [("adapter", f"{adapter[0]}, merged into {adapter[1]} matrices")]
+    if adapter is None:
+        return []
+    name, num_merged = adapter
+    merged = f"merged into {num_merged} matrices" if num_merged else "which changes no number of the model"
+    return [("adapter", f"{name}, {merged}")]
 
 
 def left_out_pairs(modules: Sequence[str]) -> list[tuple[str, str]]:

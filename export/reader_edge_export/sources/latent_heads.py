@@ -34,7 +34,7 @@ class LatentHeads:
         shape = num_heads, module.v_head_dim, self.rank
         self.values = ExpertMatrices(heads.values_name, shape, False, heads, is_sensitive=True)
         module.latent_heads = self
-        module.kv_b_proj = _HeadProduct(module.kv_b_proj.weight)
+        module.kv_b_proj = HeadProduct(module.kv_b_proj.weight)
 
 
 def latent_modules(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
@@ -42,7 +42,7 @@ def latent_modules(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Modul
     return ((name, each) for name, each in model.named_modules() if hasattr(each, "kv_b_proj"))
 
 
-class _HeadProduct(torch.nn.Module):
+class HeadProduct(torch.nn.Module):
     """What the source multiplies latents by, and no package: it is no Linear, whose rows are counted."""
 
     def __init__(self, weight: torch.nn.Parameter) -> None:

@@ -11,21 +11,25 @@ from transformers.pytorch_utils import Conv1D
 from reader_edge_export.blocks.block_type import BlockType
 from reader_edge_export.blocks.blocks import Blocks
 from reader_edge_export.sources.adapters.adapter import MERGE, Adapter, ReadFactors
+from reader_edge_export.sources.latent_heads import HeadProduct
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.sources.weights import Weights
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.errors import ExportError
 
 _VALUES_AT_ONCE = 1 << 22  # of what is added
+_USUAL_RANK = 512  # one rank for all matrices may be more than the small ones can have, such as of routers
 
 
 def merged(model: SourceModel, adapter: Adapter) -> tuple[SourceModel, int]:
-    """The model with an adapter in its weights, and how many matrices that changes.
+    """The model with an adapter in its weights, and in how many matrices it is; 0 where it changes no number.
 
     Raises ExportError where it does not fit, before it is read.
     """
     factors = adapter.factors(model.skeleton)
-    return replace(model, weights=MergedWeights(model, adapter, factors)), len(factors)
+    weights = MergedWeights(model, adapter, factors)
+    is_changed = any(not np.array_equal(model.weights.read(name), weights.read(name)) for name in factors)
+    return replace(model, weights=weights), len(factors) if is_changed else 0
 
 
 class MergedWeights(Weights):
@@ -98,7 +102,7 @@ class MergeableMatrices:
         self._shapes = {
             f"{name}.weight": tuple(module.weight.shape[:: -1 if isinstance(module, Conv1D) else 1])
             for name, module in model.named_modules()
-            if isinstance(module, torch.nn.Linear | Conv1D) and id(module.weight) not in tables
+            if isinstance(module, torch.nn.Linear | Conv1D | HeadProduct) and id(module.weight) not in tables
         }
 
     def shape_of(self, target: str, name: str | None) -> tuple[int, ...]:
@@ -107,6 +111,8 @@ class MergeableMatrices:
             return self._shapes[name]
         if ".experts" in target or "_exps" in target:
             raise self._other(f"changes the experts of a mixture ({target!r:.100})")
+        if ".attn_k_b." in target or ".attn_v_b." in target:
+            raise self._other(f"changes what makes keys and values of a latent by head ({target!r:.100})")
         if name in self._tables:
             raise self._other(f"changes the embeddings or the logit head ({target!r:.100})")
         if name in self._parameters:
@@ -117,12 +123,19 @@ class MergeableMatrices:
         )
 
     def check(self, target: str, wanted: tuple[int, ...], up: tuple[int, ...], down: tuple[int, ...]) -> None:
-        """Raise ExportError unless factors of the shapes up (J, r) and down (r, K) make a matrix of the one wanted."""
+        """Raise ExportError unless factors of the shapes up (J, r) and down (r, K) make a matrix of the one wanted, in
+        a rank that it has use for: a sparse file may hold factors of any.
+        """
         is_of_one_rank = len(up) == len(down) == 2 and up[1] == down[0] > 0
         if not is_of_one_rank or (up[0], down[1]) != wanted:
             raise ExportError(
                 f"'{self._adapter.path}' changes {target!r:.100} by factors of the shapes {up} and {down}, where the "
                 f"model has {wanted}: give the model that the adapter was trained on{self._trained_on()}."
+            )
+        if up[1] > max(min(wanted), _USUAL_RANK):
+            raise ExportError(
+                f"'{self._adapter.path}' changes {target!r:.100} in rank {up[1]}, where a matrix of {wanted} has "
+                f"{min(wanted)} at most: fetch the adapter again."
             )
 
     def _other(self, what: str) -> ExportError:

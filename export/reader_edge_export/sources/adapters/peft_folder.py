@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 CONFIG_NAME, WEIGHTS_NAME = "adapter_config.json", "adapter_model.safetensors"
 _PICKLE = "adapter_model.bin"
+_REMEDY = "give the folder of an adapter as PEFT saves it"
 _DOWN, _UP, _LENGTHS = "lora_A.weight", "lora_B.weight", "lora_magnitude_vector"
 _KEY = re.compile(rf"base_model\.model\.([\w.]{{1,400}})\.({re.escape(_DOWN)}|{re.escape(_UP)}|{_LENGTHS})", re.ASCII)
 _PLAIN_NAME = re.compile(r"[\w.]{1,400}", re.ASCII)
@@ -59,6 +60,7 @@ class PeftFolder(Adapter):
     @classmethod
     def open(cls, folder: Path) -> "PeftFolder":
         """Raises ExportError, or UnsupportedArchitectureError for what is not read."""
+        check_plain_file(folder / CONFIG_NAME, ExportError, _REMEDY)
         config = read_json(folder / CONFIG_NAME)
         _check_config(folder, config)
         path = folder / WEIGHTS_NAME
@@ -67,7 +69,7 @@ class PeftFolder(Adapter):
                 f"'{folder}' holds its weights as {_PICKLE}, a pickle that may run code: save the adapter as "
                 "safetensors (PeftModel.save_pretrained(...))."
             )
-        check_plain_file(path, ExportError, "give the folder of an adapter as PEFT saves it")
+        check_plain_file(path, ExportError, _REMEDY)
         parts = {_DOWN, _UP, *([_LENGTHS] if config.get("use_dora") else [])}
         tensors = _by_module(folder, file_tensors(path), parts)
         base = config.get("base_model_name_or_path")

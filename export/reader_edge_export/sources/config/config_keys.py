@@ -255,12 +255,11 @@ def check_keys(config: Mapping[str, Any]) -> None:
     config: what config.json holds, of a supported model type.
     """
     model_type = str(config["model_type"])
-    unknown = {}
-    for key, value in config.items():
+    for key, value in config.items():  # before the others, some of which are compared with these
         if key in READ[model_type]:
             check_value(model_type, key, value)
-        elif value is not None and not is_harmless(key) and not _is_inert(config, key, value):
-            unknown[key] = value
+    others = {key: value for key, value in config.items() if key not in READ[model_type] and value is not None}
+    unknown = {key: each for key, each in others.items() if not is_harmless(key) and not _is_inert(config, key, each)}
     if unknown:
         raise UnsupportedArchitectureError(
             f"config.json sets {named_keys(unknown)}, which a {model_type} model is not known to read: that may change "

@@ -47,14 +47,14 @@ def check_entries(folder: Path) -> None:
         if has_adapter:  # transformers would load it, and the model that it names instead of this one
             raise UnsupportedArchitectureError(
                 f"'{folder}' holds a model and an adapter (adapter_config.json) that changes its answers: move the "
-                "adapter's files to a folder of their own and name that with --adapter, or remove adapter_config.json "
-                "to export the model without it."
+                "adapter's files to a folder of their own for `reader-edge export MODEL OUT --adapter FOLDER`, or "
+                "remove adapter_config.json to export the model without it."
             )
         return
     if has_adapter:
         raise UnsupportedArchitectureError(
-            f"'{folder}' holds an adapter (adapter_config.json) for another model: give that model, "
-            "and this folder with --adapter."
+            f"'{folder}' holds an adapter (adapter_config.json) for another model: merge it into that one "
+            "with `reader-edge export MODEL OUT --adapter FOLDER`."
         )
     names = ("config.json", "adapter_config.json")
     if snapshots := sorted(path for name in names for path in folder.glob(f"snapshots/*/{name}")):

@@ -97,8 +97,9 @@ def pooling_type_of(file: GgufFile) -> int:
 def _check_is_model(file: GgufFile) -> None:
     kind = Metadata(file, "general").text("type", "model")
     if kind != "model":
-        beside = ", and this one as --adapter" if kind == "adapter" else ""
-        raise file.error(f"holds no model but {kind!r:.80}", f"give the file of the model{beside}")
+        merge = "merge it into its model with `reader-edge export MODEL OUT --adapter FILE`"
+        remedy = merge if kind == "adapter" else "give the file of the model"
+        raise file.error(f"holds no model but {kind!r:.80}", remedy)
     architecture = architecture_of(file)
     if architecture == "clip":
         raise file.error("holds what turns images into tokens (mmproj), no model of texts", "give the file beside it")

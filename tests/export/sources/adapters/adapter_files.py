@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from reader_edge_export.sources.latent_heads import HeadProduct
 from reader_edge_runtime.arrays import Array
 from tests.export.gguf_models import gguf_weights
 from tests.gguf_files import write_gguf
@@ -25,7 +26,7 @@ def matrices(model: PreTrainedModel) -> dict[str, Array]:
     return {
         name: module.weight.detach().numpy().T if isinstance(module, Conv1D) else module.weight.detach().numpy()
         for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear | Conv1D) and name != "lm_head"
+        if isinstance(module, torch.nn.Linear | Conv1D | HeadProduct) and name != "lm_head"
     }
 
 

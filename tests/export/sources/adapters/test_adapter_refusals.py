@@ -171,7 +171,9 @@ def _linked(adapter: Path) -> None:
 
 
 FILES: dict[str, Callable[[Path], object]] = {
-    "no adapter_config.json": lambda adapter: (adapter / "adapter_config.json").unlink(),
+    "config.json' is missing: give the folder of an adapter as PEFT": lambda adapter: (
+        adapter / "adapter_config.json"
+    ).unlink(),
     "is not valid JSON": lambda adapter: (adapter / "adapter_config.json").write_text("{"),
     "is missing: give the folder of an adapter": lambda adapter: (adapter / "adapter_model.safetensors").unlink(),
     "a pickle that may run code: save the adapter as safetensors": _pickled,
@@ -241,6 +243,7 @@ GGUF: dict[str, tuple[dict[str, Any], dict[str, Array]]] = {  # metadata and ten
         {name.replace("blk.0", "blk.9"): array for name, array in _PAIR.items()},
     ),
     r"'a.nb', which the model does not have": ({}, {"a\nb.lora_a": _PAIR[_DOWN], "a\nb.lora_b": _PAIR[_UP]}),
+    "a latent by head": ({}, {name.replace("_q.", "_k_b."): array for name, array in _PAIR.items()}),
     r"shapes \(64, 8\) and \(8, 32\), where": ({}, _PAIR | {_DOWN: np.ones((8, 32), "f4")}),
     "was trained on 'Llama 3.2 1B'": ({"general.base_model.0.name": "Llama 3.2 1B"}, _PAIR),
 }
@@ -256,12 +259,19 @@ def test_gguf_files_that_are_no_adapters_of_the_model_are_refused(tiny_model: Ti
 
 
 def test_an_adapter_in_place_of_its_model_leads_to_the_option(tmp_path: Path) -> None:
-    with pytest.raises(
-        GgufError, match="holds no model but 'adapter': give the file of the model, and this one as --adapter"
-    ):
+    with pytest.raises(GgufError, match=r"but 'adapter': merge it .* `reader-edge export MODEL OUT --adapter FILE`"):
         find_source(write_gguf_adapter(tmp_path / "adapter.gguf", "llama", _PAIR), None)
-    with pytest.raises(UnsupportedArchitectureError, match="give that model, and this folder with --adapter"):
+    with pytest.raises(UnsupportedArchitectureError, match="`reader-edge export MODEL OUT --adapter FOLDER`"):
         find_source(_written(tmp_path / "adapter", _good()), None)
+
+
+def test_a_rank_is_refused_where_it_is_no_use_to_any_matrix_of_a_model(llama: Opened, tmp_path: Path) -> None:
+    words = r"in rank 513, where a matrix of \(64, 64\) has 64 at most"
+    llama.refuses(_written(tmp_path / "folder", _good(rank=513), r=513), words)
+    wide = {_UP: np.ones((64, 513), "f4"), _DOWN: np.ones((513, 64), "f4")}
+    llama.refuses(write_gguf_adapter(tmp_path / "adapter.gguf", "llama", wide), words)
+    usual = _written(tmp_path / "usual", _good(rank=512), r=512)  # as all matrices get, with a small one among them
+    assert merged(llama.model, find_adapter(usual, llama.source))[1] == 1
 
 
 def test_nothing_is_allocated_for_a_rank_that_the_file_does_not_hold(llama: Opened, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from gguf import GGMLQuantizationType as Kind
 from transformers.pytorch_utils import Conv1D
 
 from reader_edge.cli import main
+from reader_edge.terminal.export_report import adapter_pairs
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.sources.adapters.adapter import find_adapter
 from reader_edge_export.sources.adapters.merged_weights import merged
@@ -119,6 +120,25 @@ def test_a_package_answers_as_the_merged_model(tiny_model: TinyModel, tmp_path: 
     assert manifest.source_name == "llama with pirate"
     assert manifest.source_fingerprint not in ("", find_source(folder, None).fingerprint())
     assert manifest.checks["tree_logit_error"] < 1e-4
+
+
+def test_the_report_says_so_where_no_number_changes(tiny_model: TinyModel, tmp_path: Path) -> None:
+    name, folder = "model.layers.0.self_attn.q_proj", tiny_model("llama")
+    factors = {name: draw_factors(load_folder(folder))[name]}
+    adapter = write_peft(tmp_path / "adapter", peft_tensors(factors), lora_alpha=1e-300)
+    report = export_model(folder, tmp_path / "out", ExportOptions("fp32", check="none", adapter=adapter))
+    assert adapter_pairs(report.adapter) == [("adapter", "adapter, which changes no number of the model")]
+
+
+def test_the_matrices_of_latents_heads_get_their_rows(tiny_model: TinyModel, tmp_path: Path) -> None:
+    folder, name = tiny_model("deepseek_v2"), "model.layers.1.self_attn.kv_b_proj"
+    module = load_folder(folder)
+    factors = draw_factors(module)[name]
+    model = merge(folder, write_peft(tmp_path / "adapter", peft_tensors({name: factors})))
+    wanted = added(matrices(module)[name], *factors, scale=8 / RANK)
+    heads = model.latent_heads[1]
+    rows = [(heads.keys.read(head).T, heads.values.read(head)) for head in range(heads.keys.shape[0])]
+    np.testing.assert_allclose(np.concatenate([each for pair in rows for each in pair]), wanted, atol=LIMIT, rtol=0)
 
 
 def test_what_an_adapter_changes_does_not_stay_as_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

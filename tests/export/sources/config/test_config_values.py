@@ -98,6 +98,13 @@ def test_a_value_that_cannot_be_is_refused_by_its_key(model_type: str, changes: 
         hf_config(tiny_config(model_type, **changes))
 
 
+@pytest.mark.parametrize("model_type", ["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3"])
+def test_what_other_keys_are_compared_with_is_checked_first(model_type: str) -> None:
+    for key, value in (("qk_rope_head_dim", "x"), ("qk_nope_head_dim", [1])):
+        with pytest.raises(ExportError, match=f"gives {key} as"):
+            hf_config({"qk_head_dim": 24} | tiny_config(model_type, **{key: value}))
+
+
 @pytest.mark.parametrize("model_type", SUPPORTED)
 def test_values_of_any_kind_are_read_or_refused_in_one_sentence(model_type: str) -> None:
     values = [

@@ -140,7 +140,7 @@ def test_an_index_that_names_a_tensor_too_many_is_refused(source: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        (["adapter_config.json", "adapter_model.safetensors"], "holds an adapter .* with --adapter"),
+        (["adapter_config.json", "adapter_model.safetensors"], "holds an adapter .* OUT --adapter"),
         (["one.Q4_K_M.gguf", "two.Q8_0.gguf"], r"holds GGUF files \(one.Q4_K_M.gguf, two.Q8_0.gguf\).* give one"),
         (["model-00001-of-00003.gguf"], "holds GGUF files"),
         (["snapshots/0123/config.json"], "hub cache's folder of a model: give '.*snapshots/0123' instead"),
