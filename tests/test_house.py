@@ -8,12 +8,12 @@ import pytest
 from tests.conftest import ROOT
 
 CEILINGS = {  # lines of a room, raised only in the commit that says why
-    "runtime": ("*.py", 32_952),  # biases of tokens; assistants; latents; signed pipelines, read once
+    "runtime": ("*.py", 32_957),  # failing parts; biases of tokens; assistants; latents; signed pipelines, read once
     "export": ("*.py", 25_809),  # ranks; bounds; dense families; assistants; latents; adapters; block drafters; SmolVLM
     "reader_edge": ("*.py", 21_275),  # idle adapters; all stages signed; choices refused together; dense families
     "wings": ("*.py", 3_650),
     "native": ("*", 9_049),  # tiles of two panels
-    "tests": ("*.py", 79_854),  # ranks; bounds; all stages signed; rows without numbers; choices refused together
+    "tests": ("*.py", 79_869),  # ranks; bounds; faults; all stages signed; rows without numbers; choices
     "reader_edge/server": ("*.py", 8_436),  # images; kept responses; budgets; infill; models go; embeddings; first use
     "reader_edge/bench": ("*.py", 1_350),
     "benchmarks": ("*.py", 6_650),  # adapters; images; first tokens; long contexts; sessions of agents; split files

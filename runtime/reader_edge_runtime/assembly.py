@@ -1,6 +1,7 @@
 """The composition root: package, target, probe, pass times, drafter and decoder are put together here alone."""
 
 import hashlib
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from reader_edge_runtime.drafting.sources.successor_store import SuccessorTable
 from reader_edge_runtime.drafting.sources.warmup_answers import WarmupAnswers
 from reader_edge_runtime.drafting.speculators.speculator_cost import PASS_NODES
 from reader_edge_runtime.drafting.speculators.speculator_source import SpeculatorSource
-from reader_edge_runtime.errors import DraftModelError
+from reader_edge_runtime.errors import DraftModelError, ProviderError
 from reader_edge_runtime.execution.pipeline.open_pipeline import serve_stage
 from reader_edge_runtime.execution.pipeline.pipeline_target import PipelineTarget
 from reader_edge_runtime.execution.providers import check_is_whole, open_speculator, open_target, open_vision
@@ -113,7 +114,7 @@ def open_sources(
     """Workspace, speculator, draft model and the caller's own, as sources of drafts; each raises its errors."""
     sources = _workspace_sources(given, tokenizer)  # first, as the costly ones are called where others know little
     if given.has_speculator and package.manifest.speculator is not None:
-        sources.append(open_speculator_source(package, target, config))
+        sources += _speculator_sources(package, target, config)
     if given.draft_model is not None:
         sources.append(open_draft_model_source(given, package, tokenizer, config))
     return [*sources, *given.extra]
@@ -133,11 +134,15 @@ def _pays_off(source: SpeculatorSource, costs: Sequence[PassCost]) -> bool:
     return all(source.pays_off(float(cost.pass_seconds(cost.pasts[0])[PASS_NODES])) for cost in costs)
 
 
-def open_speculator_source(package: ModelPackage, target: Target, config: EngineConfig) -> SpeculatorSource:
-    """The trained speculator of a package that has one, as a source of its drafts. Raises ProviderError."""
+def _speculator_sources(package: ModelPackage, target: Target, config: EngineConfig) -> list[SpeculatorSource]:
+    """The trained speculator of a package that has one; none where its first pass fails. Raises ProviderError."""
     manifest, speculator = package.manifest, open_speculator(package, target, config)
     agreement = manifest.checks.get(SPECULATOR_AGREEMENT)
-    return SpeculatorSource(speculator, manifest.state_ids, manifest.vocab_size, config.max_batch, agreement)
+    try:
+        return [SpeculatorSource(speculator, manifest.state_ids, manifest.vocab_size, config.max_batch, agreement)]
+    except ProviderError as error:
+        warnings.warn(f"The speculator is not called: {error}", stacklevel=2)
+        return []
 
 
 def open_draft_model_source(

@@ -20,7 +20,7 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.speculators.speculator import SpeculatorSlots, TreeStep
 from reader_edge_runtime.drafting.speculators.speculator_source import SpeculatorSource
-from reader_edge_runtime.errors import SessionError
+from reader_edge_runtime.errors import ProviderError, SessionError
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache
 from reader_edge_runtime.execution.onnxruntime.host.host_speculator import HostSpeculator
 from reader_edge_runtime.execution.onnxruntime.host.host_target import HostTarget
@@ -197,6 +197,21 @@ def test_a_broken_vocabulary_map_changes_no_answer(
     ask_always(hostile)
     for temperature in (0.0, 0.8):
         assert answers(hostile, temperature) == answers(plain, temperature)
+
+
+def test_a_speculator_whose_first_pass_fails_is_named_and_left_out(
+    speculating: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ProviderError("ONNX Runtime failed in a pass.")
+
+    folder = speculating("eagle3", "int8")
+    monkeypatch.setattr(HostSpeculator, "step", fail)
+    with pytest.warns(UserWarning, match=r"^The speculator is not called: ONNX Runtime failed in a pass\.$"):
+        engine = Engine.load(folder, config=EngineConfig(is_calibrated=False, max_batch=3))
+    assert not engine.decoder.drafter.wants_layer_states
+    plain = Engine.load(folder, config=EngineConfig(is_drafted=False, max_batch=3))
+    assert answers(engine, 0.0) == answers(plain, 0.0)
 
 
 def spoil(folder: Path, out: Path, values: np.ndarray) -> Path:
