@@ -9,6 +9,7 @@ import click
 from reader_edge.commands import options
 from reader_edge.terminal.command_help import helpful_command
 from reader_edge.terminal.shell_completion import MODEL
+from reader_edge_runtime.errors import NoLaterLayersError
 from reader_edge_runtime.package.manifest import ATTENTIONS, KV_TYPES, PRECISIONS
 
 
@@ -33,9 +34,9 @@ class ExportArguments:
     engine: What the package is for besides ONNX Runtime: 'iree' adds MLIR and compiled modules, in fp32 with attention
       'portable-exact'.
     target: What IREE's modules are for: a kind of processor. Default: this machine's processor.
-    speculator: Include a trained speculator: a folder of DFlash, DSpark, EAGLE-3 or MTP, or 'auto' for the one that is
-      published for MODEL, where it was fetched, else the layers for later tokens (mtp.*) of MODEL itself, as Qwen3.5
-      has them. Refused for devices, portable graphs and IREE.
+    speculator: Include a trained speculator: a folder of DFlash, DSpark, MLP, EAGLE-3, MTP or Gemma 4's assistant, or
+      'auto' for the one that is published for MODEL, where it was fetched, else the layers for later tokens (mtp.*) of
+      MODEL itself, as Qwen3.5 has them. Refused for devices, portable graphs and IREE.
     --no-images has_images: Leave out what sees images, of a model of images and texts.
     mmproj: Take what sees images for the model of a GGUF file from this one. Default: the one mmproj*.gguf beside it.
     image_precision: Of what sees images. Default: as the text model's, and 'int8' beside 'int4'.
@@ -73,7 +74,7 @@ def export(model: str, out: Path, wanted: ExportArguments) -> None:
     """
     from reader_edge.models.exported import show_path
     from reader_edge.models.model_source import find_source
-    from reader_edge.models.speculators import found_speculator
+    from reader_edge.models.speculators import found_speculator, nothing_to_take, to_fetch
     from reader_edge.terminal.console import pairs_table, phase_pairs, print_table, work_progress
     from reader_edge.terminal.export_report import (
         adapter_pairs,
@@ -89,6 +90,7 @@ def export(model: str, out: Path, wanted: ExportArguments) -> None:
     from reader_edge_export.options import ExportOptions, default_attention
     from reader_edge_export.package.package_folder import check_target
     from reader_edge_export.pipeline import export_model
+    from reader_edge_export.speculators.formats.find import AUTO
 
     attention = wanted.attention or default_attention(wanted.engine)
     options = ExportOptions(**asdict(replace(wanted, attention=attention)))
@@ -97,16 +99,19 @@ def export(model: str, out: Path, wanted: ExportArguments) -> None:
     show_path(source)
     if options.speculator is not None:
         options = replace(options, speculator=found_speculator(options.speculator, source))
-    with work_progress(f"Exporting {model}") as work:
-        report = export_model(
-            source.path,
-            out,
-            options,
-            on_phase=work.on_phase,
-            name=source.name,
-            on_message=work.on_message,
-            on_share=work.on_progress,
-        )
+    try:
+        with work_progress(f"Exporting {model}") as work:
+            report = export_model(
+                source.path,
+                out,
+                options,
+                on_phase=work.on_phase,
+                name=source.name,
+                on_message=work.on_message,
+                on_share=work.on_progress,
+            )
+    except NoLaterLayersError:
+        raise NoLaterLayersError(nothing_to_take(source)) from None
     pairs = [
         ("source weights", ", ".join(report.weight_types) or "unknown"),
         ("precision", report.precision),
@@ -124,6 +129,8 @@ def export(model: str, out: Path, wanted: ExportArguments) -> None:
     print_table(pairs_table("Exported", pairs))
     click.echo(f"What these words mean: '{glossary()}'.", err=True)
     click.echo("'reader-edge warm' lets it answer some instructions now, to draft from its answers later.", err=True)
+    if options.speculator == AUTO and (commands := to_fetch(source)):
+        click.echo(f"A speculator is published for this model too: {commands} fetches one.", err=True)
     for warning in filter(None, (report.warning, report.speculator_warning)):
         click.echo(f"Warning: {warning}", err=True)
     click.echo(report.out)

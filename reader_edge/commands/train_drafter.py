@@ -89,7 +89,11 @@ def train_drafter(
         training = SpeculatorTraining(
             folder, out.absolute(), TRAINED_FORMATS[format_name], wanted, work.on_phase, work.on_message
         )
-        work.on_message(training.cost().sentence())
+        cost = training.cost()
+        work.on_message(cost.sentence())
+        if not cost.pays_off:
+            reason = "because of --force" if force else "because it had begun"
+            work.on_message(f"This will not pay here; training goes on {reason}.")
         report = training.run(list(prompts.values()), work.on_progress)
     num_steps = report.curve[-1][0] if report.curve else report.num_planned
     rest = f"the time ended after {num_steps} of {report.num_planned} steps: more --minutes bring more"

@@ -63,19 +63,28 @@ def found_speculator(given: str | Path, source: ModelSource) -> str | Path:
             f"No folder at '{given}', and the Hugging Face cache holds no speculator of this name: give its folder, or "
             f"fetch it with `hf download {given}`."
         )
-    drafts = published_speculators(source)
-    for draft in drafts:
+    for draft in published_speculators(source):
         beside = source.path.parent / draft.rpartition("/")[2]
         if folder := beside if beside.is_dir() else _cached(draft):
             click.echo(visible(f"The speculator is {draft}, read from '{folder}'."), err=True)
             return folder
-    if drafts:
-        click.echo(
-            f"{drafts[0]} is published for this model and not here: `hf download {drafts[0]}` fetches it, and then it "
-            "is taken.",
-            err=True,
-        )
     return AUTO
+
+
+def to_fetch(source: ModelSource) -> str:
+    """The commands that bring the speculators published for a model; "" where there are none."""
+    return " or ".join(f"`hf download {draft}`" for draft in published_speculators(source))
+
+
+def nothing_to_take(source: ModelSource) -> str:
+    """The sentence about AUTO where no speculator is here and the model has no layers of its own."""
+    begin = f"'{source.name or source.path.name}' has no layers for later tokens that could be read"
+    if commands := to_fetch(source):
+        return f"{begin}, and the speculators published for it are not here: {commands} fetches one for this command."
+    return (
+        f"{begin}, and by its name none of the published speculators is for it: train one with `reader-edge "
+        "train-drafter`, give the folder of one, or leave --speculator out."
+    )
 
 
 def _cached(hub_id: str) -> Path | None:

@@ -185,6 +185,10 @@ class ExportError(ReaderEdgeError):
     """A model cannot be exported."""
 
 
+class NoLaterLayersError(ExportError):
+    """A model has no layers for later tokens, which `--speculator auto` takes where nothing else is here."""
+
+
 class ExportPlaceError(ExportError, ConfigError):
     """What is exported or trained is not to be written where the caller says."""
 

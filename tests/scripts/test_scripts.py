@@ -201,6 +201,22 @@ def test_the_fuzzer_keeps_one_input_a_crash_with_its_traceback(tmp_path: Path, m
     assert "invalid literal" in report.read_text("utf-8")
 
 
+def test_without_a_fuzzer_the_remedy_comes_before_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    main = runpy.run_path(str(ROOT / "scripts" / "fuzz"))["main"]
+    monkeypatch.setitem(sys.modules, "atheris", None)
+    monkeypatch.setattr(sys, "argv", ["fuzz", "gguf", "--folder", str(tmp_path / "kept")])
+    with pytest.raises(SystemExit, match="`pip install atheris`"):
+        main()
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(sys, "argv", ["fuzz", "--help"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "'gguf'" in capsys.readouterr().out
+
+
 def test_copies_are_drafted_from_the_longest_match_and_a_known_best_copy_is_as_long_at_least() -> None:
     script = runpy.run_path(str(ROOT / "scripts" / "bench_copies"))
     turn = RecordedTurn([7, 1, 2, 8, 3, 1, 2, 9, 9, 1, 2, 8, 8, 7, 1, 2], [9, 9, 5])

@@ -31,10 +31,10 @@ REFUSED = {  # by model type: what the model is, and what of it has no operator 
     "glm_moe_dsa": ("GLM with experts", "whose layers choose the tokens that they attend to"),
     "falcon_h1": ("Falcon-H1", "whose layers attend and keep states at once"),
     **dict.fromkeys(("gemma3n", "gemma3n_text"), ("Gemma 3n", "whose layers take several versions of a token's state")),
-    "internlm2": ("InternLM 2", "of which transformers has no module"),
+    "internlm2": ("InternLM 2", "for which transformers has no module (InternLM 3 is taken)"),
     "nemotron_h": ("Nemotron 3 or Nemotron-H", "some of whose layers neither attend nor keep a state"),
     "exaone_moe": ("EXAONE with experts", _OTHER_ROUTER),
-    "cohere2_moe": ("Cohere model with experts", _OTHER_ROUTER),
+    "cohere2_moe": ("Cohere with experts", _OTHER_ROUTER),
     "phimoe": ("Phi with experts", _OTHER_ROUTER),
     "phi4_multimodal": ("Phi 4 of images and sounds", "whose text model is not taken out of its folder"),
     "phi4flash": ("Phi 4 Flash", "whose layers share states and subtract one attention from another"),
@@ -59,7 +59,7 @@ def check_architecture(config: Mapping[str, Any]) -> None:
     if isinstance(model_type, str) and model_type in REFUSED:
         name, reason = REFUSED[model_type]
         raise UnsupportedArchitectureError(
-            f"The model type {model_type!r} is a {name}, {reason}, which cannot be exported; supported are: "
+            f"The model type {model_type!r} is {name}, {reason}, and cannot be exported; supported are: "
             f"{', '.join(SUPPORTED)}."
         )
     if "text_config" in config:

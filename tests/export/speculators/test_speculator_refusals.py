@@ -1,6 +1,7 @@
 """Speculators of GGUF files, and those that are refused in one sentence before weights of the target are read."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -315,6 +316,29 @@ def test_pickles_are_refused(tiny_model: TinyModel, tmp_path: Path, monkeypatch:
     write_eagle3(folder)
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     assert "a pickle that may run code" in refusal_of(tiny_model("llama"), folder, tmp_path / "out", monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        (None, "No speculator at '"),
+        ([], "holds no speculator"),
+        (["config.json"], "holds no speculator"),
+        (["config.json", "model.safetensors"], "holds no speculator"),
+    ],
+    ids=str,
+)
+def test_what_a_speculators_folder_is_comes_with_the_error(
+    tiny_model: TinyModel, files: list[str] | None, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "speculator"
+    if files is not None:
+        folder.mkdir()
+    for name in files or ():
+        shutil.copy(tiny_model("llama") / name, folder)
+    result = refusal_of(tiny_model("llama"), folder, tmp_path / "out", monkeypatch)
+    assert words in result
+    assert "give a speculator's folder" in result
 
 
 def test_weights_that_give_no_numbers_are_refused_and_leave_nothing(tiny_model: TinyModel, tmp_path: Path) -> None:

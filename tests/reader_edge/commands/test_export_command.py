@@ -13,7 +13,7 @@ from reader_edge.cli import main
 from reader_edge_export import pipeline
 from reader_edge_export.options import ExportOptions, ExportReport
 from reader_edge_export.package.package_folder import new_package
-from reader_edge_runtime.errors import InstallationError
+from reader_edge_runtime.errors import InstallationError, NoLaterLayersError
 
 
 @pytest.fixture(autouse=True)
@@ -122,6 +122,24 @@ def test_options_reach_the_exporter(
     assert sent[0][2] == ExportOptions(
         "int4", "fast", max_context=128, force=True, calibration_text=text, kv="fp32", chat_template=text
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("Qwen3-4B", "`hf download z-lab/"), ("tiny", "`reader-edge train-drafter`")]
+)
+def test_where_auto_finds_nothing_the_only_line_has_the_remedy(
+    name: str, words: str, runner: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def export_model(*given: object, **named: object) -> None:
+        raise NoLaterLayersError("none")
+
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(pipeline, "export_model", export_model)
+    (tmp_path / name).mkdir()
+    result = runner.invoke(main, ["export", str(tmp_path / name), str(tmp_path / "out"), "--speculator", "auto"])
+    assert result.exit_code == 1
+    (line,) = result.stderr.splitlines()
+    assert words in line
 
 
 def test_a_context_that_is_too_short_is_one_sentence(runner: CliRunner) -> None:

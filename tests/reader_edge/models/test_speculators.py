@@ -6,7 +6,7 @@ import pytest
 
 from reader_edge.models.catalogue import CATALOGUE
 from reader_edge.models.exported import ModelSource
-from reader_edge.models.speculators import PUBLISHED, found_speculator, published_speculators
+from reader_edge.models.speculators import PUBLISHED, found_speculator, nothing_to_take, published_speculators
 from reader_edge_runtime.errors import CatalogueError
 from tests.conftest import ROOT
 
@@ -45,7 +45,7 @@ def test_a_draft_in_the_hubs_cache_is_taken_without_a_tokenizer(
     source = ModelSource(tmp_path / "x", "qwen3:4b")
     (snapshot / "config.json").write_text("{}")
     assert found_speculator("auto", source) == "auto"  # its weights are not there
-    assert f"`hf download {_DRAFTS[0]}`" in capsys.readouterr().err
+    assert capsys.readouterr().err == ""
     (snapshot / "model.safetensors").write_bytes(b"")
     assert found_speculator("auto", source) == snapshot
     assert _DRAFTS[1] in capsys.readouterr().err
@@ -64,6 +64,12 @@ def test_a_name_that_is_not_here_is_refused_and_a_folder_is_itself(tmp_path: Pat
         found_speculator("owner/draft", source)
     assert found_speculator(tmp_path, source) == tmp_path
     assert found_speculator("", source) == ""  # which the export refuses
+
+
+def test_what_could_be_taken_is_named_in_one_sentence(tmp_path: Path) -> None:
+    words = nothing_to_take(ModelSource(tmp_path / "Qwen3-4B"))
+    assert all(f"`hf download {draft}`" in words for draft in _DRAFTS)
+    assert "`reader-edge train-drafter`" in nothing_to_take(ModelSource(tmp_path / "gemma"))
 
 
 def test_of_other_models_nothing_is_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

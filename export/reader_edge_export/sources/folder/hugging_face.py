@@ -22,7 +22,8 @@ from reader_edge_export.sources.quantized.formats import (
 from reader_edge_export.sources.source import Source
 from reader_edge_export.sources.text_part import has_other_modules, other_modules, text_config_of
 from reader_edge_runtime.errors import ExportError, TokenizerError, UnsupportedArchitectureError
-from reader_edge_runtime.package.manifest import MAX_VOCAB, sha256_of
+from reader_edge_runtime.package.manifest import MANIFEST_NAME, MAX_VOCAB, sha256_of
+from reader_edge_runtime.package.manifest_file import read_manifest
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -109,10 +110,13 @@ class HuggingFaceSource(Source):
 
 
 def check_folder(folder: Path) -> None:
-    """Raise ExportError or UnsupportedArchitectureError unless a folder holds a model of a known architecture."""
+    """Raise ExportError, or PackageError for a broken package, unless a folder holds a model of a known kind."""
     if not folder.is_dir():
         raise ExportError(f"No model at '{folder}': give a folder in Hugging Face format or a GGUF file.")
     check_entries(folder)
+    if (folder / MANIFEST_NAME).is_file() and not (folder / "config.json").exists():
+        made_of = read_manifest(folder).source_name
+        raise ExportError(f"'{folder}' is a package: give what it was exported from, {made_of!r:.80}.")
     config = read_json(folder / "config.json")
     check_architecture(text_config_of(config) or config)
 

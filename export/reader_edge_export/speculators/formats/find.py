@@ -1,5 +1,6 @@
 """Which kind of speculator a name means, and which formats are refused."""
 
+import os
 from pathlib import Path
 
 from reader_edge_export.sources.folder.folder_files import check_entries, read_json
@@ -20,7 +21,7 @@ from reader_edge_export.speculators.formats.folders import (
     own_mtp_source,
     plain_eagle3_source,
 )
-from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
+from reader_edge_runtime.errors import ExportError, NoLaterLayersError, UnsupportedArchitectureError
 from reader_edge_runtime.package.package_parts import MLP
 
 AUTO = "auto"  # in the place of a folder: the layers for later tokens that the target's own checkpoint has
@@ -34,6 +35,10 @@ _OTHERS = {  # values of speculators_model_type, and what they are called
 _READ = "of EAGLE-3, DFlash, DFlash2, DSpark, MTP, Gemma 4's assistants and train-drafter's MLP"
 _ASSISTANT = "gemma4_assistant"  # a value of model_type
 _PICKLE = "pytorch_model.bin"
+_WANTED = (
+    "give a speculator's folder, which has *.safetensors and a config.json with speculators_model_type, "
+    f"dflash_config, block_size, draft_vocab_size or the model_type {_ASSISTANT!r}"
+)
 
 
 def find_speculator(name: str | Path, target: Source) -> SpeculatorFiles:
@@ -45,16 +50,16 @@ def find_speculator(name: str | Path, target: Source) -> SpeculatorFiles:
         return _own(target)
     folder = Path(name)
     if not folder.is_dir():
-        raise ExportError(
-            f"No speculator at '{folder}': give its folder, or 'auto' for the layers of the model itself."
-        )
+        raise ExportError(f"No speculator at '{folder}': {_WANTED}.")
     check_entries(folder)
     if (folder / _PICKLE).exists() and not any(folder.glob("*.safetensors")):
         raise ExportError(
             f"'{folder}' holds its weights as {_PICKLE}, a pickle that may run code: convert it with torch.load(..., "
             "weights_only=True) and safetensors.torch.save_file."
         )
-    config = read_json(folder / "config.json")
+    config = read_json(folder / "config.json") if os.path.lexists(folder / "config.json") else {}
+    if not _is_named(config) and not any(folder.glob("*.safetensors")):
+        raise _is_none(folder)
     kind, tensors = config.get("speculators_model_type"), stored_tensors(folder)
     refuse_by_name(folder, config, tensors)
     if kind is None:
@@ -70,6 +75,11 @@ def find_speculator(name: str | Path, target: Source) -> SpeculatorFiles:
     raise _refused(folder, _OTHERS.get(kind, f"{kind!r:.40}") if isinstance(kind, str) else f"{kind!r:.40}")
 
 
+def _is_named(config: dict[str, object]) -> bool:
+    keys = {"speculators_model_type", "draft_vocab_size"}
+    return bool(keys & config.keys()) or is_block_folder(config) or config.get("model_type") == _ASSISTANT
+
+
 def _own(target: Source) -> SpeculatorFiles:
     if isinstance(target, HuggingFaceSource):
         own = own_mtp_source(target, stored_tensors(target.folder))
@@ -79,7 +89,7 @@ def _own(target: Source) -> SpeculatorFiles:
 
         own = gguf_mtp_source(target) if isinstance(target, GgufSource) else None
     if own is None:
-        raise ExportError(
+        raise NoLaterLayersError(
             f"'{target.short_name}' has no layers for later tokens that could be read (mtp.* of Qwen 3.5, nextn.* in "
             "its GGUF files): give the folder of a trained speculator, or leave --speculator out."
         )
@@ -100,10 +110,11 @@ def _plain(folder: Path, config: dict[str, object], tensors: dict[str, StoredTen
         return plain_eagle3_source(folder, config, tensors)
     if "fc.weight" in tensors:
         raise _refused(folder, "EAGLE-1 or EAGLE-2")
-    raise ExportError(
-        f"'{folder}' holds no speculator (neither speculators_model_type nor draft_vocab_size is in its config.json): "
-        "give the folder of one."
-    )
+    raise _is_none(folder)
+
+
+def _is_none(folder: Path) -> ExportError:
+    return ExportError(f"'{folder}' holds no speculator: {_WANTED}.")
 
 
 def _refused(folder: Path, what: str) -> UnsupportedArchitectureError:

@@ -17,6 +17,7 @@ from reader_edge_export.sources.folder.stored_tensors import stored_tensors
 from reader_edge_export.trace.tree_config import trace_model
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.model_package import ModelPackage
+from tests.conftest import ROOT
 
 INDEX = "model.safetensors.index.json"
 
@@ -155,6 +156,13 @@ def test_a_folder_of_another_kind_is_one_sentence(tmp_path: Path, files: list[st
         path.write_text("{}")
     with pytest.raises(ExportError, match=f"^[^\n]*{words}[^\n]*$"):
         find_source(tmp_path / "folder", None)
+
+
+def test_a_package_is_refused_with_what_it_was_exported_from() -> None:
+    demo = ROOT / "models" / "demo" / "package"
+    name = ModelPackage.open(demo).manifest.source_name
+    with pytest.raises(ExportError, match=f"is a package: give what it was exported from, '{name}'"):
+        find_source(demo, None)
 
 
 @pytest.mark.parametrize("name", ["adapter_model.safetensors", "consolidated.safetensors"])

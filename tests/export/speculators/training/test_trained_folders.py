@@ -262,6 +262,19 @@ def test_a_step_is_timed_beside_a_pass_and_where_it_cannot_pay_nothing_is_traine
     assert not training(force=False).cost().pays_off
 
 
+def test_a_forced_training_says_that_it_will_not_pay(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train_speculator, "measure_cost", lambda *given: DEAR)
+    monkeypatch.setattr(SpeculatorTraining, "run", _stopped)
+    result = CliRunner().invoke(main, ["train-drafter", str(package), "-o", str(tmp_path / "new"), "--force"])
+    assert "This will not pay here; training goes on because of --force." in result.stderr
+
+
+def _stopped(*given: object) -> None:
+    raise ExportError("It was stopped.")
+
+
 @pytest.mark.parametrize("pass_s", [7.99e-3, 8.01e-3])
 def test_training_goes_on_where_an_engine_would_ask_and_nowhere_else(
     pass_s: float, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
