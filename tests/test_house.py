@@ -13,7 +13,7 @@ CEILINGS = {  # lines of a room, raised only in the commit that says why
     "reader_edge": ("*.py", 21_295),  # what auto finds; idle adapters; all stages signed; choices refused together
     "wings": ("*.py", 3_650),
     "native": ("*", 9_049),  # tiles of two panels
-    "tests": ("*.py", 79_955),  # wrong turns; wrong turns; ranks; bounds; faults; all stages signed
+    "tests": ("*.py", 79_955),  # wrong turns; ranks; bounds; faults; all stages signed
     "reader_edge/server": ("*.py", 8_436),  # images; kept responses; budgets; infill; models go; embeddings; first use
     "reader_edge/bench": ("*.py", 1_350),
     "benchmarks": ("*.py", 6_650),  # adapters; images; first tokens; long contexts; sessions of agents; split files
