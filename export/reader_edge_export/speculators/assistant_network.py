@@ -156,7 +156,7 @@ class QueryAttention(torch.nn.Module):
 def _layer(config: Any, index: int, assistant: AssistantConfig) -> torch.nn.Module:
     layer: Any = Gemma4TextDecoderLayer(config, index)
     layer.self_attn = QueryAttention(config, index, assistant)
-    del layer.layer_scalar
+    del layer.layer_scalar  # a buffer, and files hold it as they hold parameters
     layer.layer_scalar = torch.nn.Parameter(torch.ones(1))
     module: torch.nn.Module = layer
     return module

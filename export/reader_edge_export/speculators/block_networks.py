@@ -9,7 +9,13 @@ import torch
 from transformers import PretrainedConfig
 
 from reader_edge_export.speculators.block_heads import CandidateSelector, ConfidenceHead, MarkovHead
-from reader_edge_export.speculators.speculator_module import Attend, SpeculatorModule, StepOutput, layer_classes
+from reader_edge_export.speculators.speculator_module import (
+    Attend,
+    SpeculatorModule,
+    StepOutput,
+    attended,
+    layer_classes,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +99,6 @@ class BlockModule(SpeculatorModule):
     def layer_is_causal(self) -> tuple[bool, ...]:
         """Of each layer, whether a row sees no later row of the block."""
         return self.block_config.layer_is_causal
-
-    @property
-    def is_causal(self) -> bool:
-        """Whether all layers are."""
-        return all(self.layer_is_causal)
 
     @property
     def windows(self) -> tuple[int, ...]:
@@ -246,11 +247,7 @@ class DenseBlockAttention:
         context = key.shape[2] - num_queries + self.num_context
         self._kept[module.layer_idx] = key[:, :, :context], value[:, :, :context]
         seen = seen_rows(key.shape[2], num_queries, module.is_block_causal, module.window)
-        group = query.shape[1] // key.shape[1]
-        key, value = (rows.repeat_interleave(group, dim=1) for rows in (key, value))
-        scores = query @ key.transpose(2, 3) * module.scaling
-        heads: torch.Tensor = scores.masked_fill(~seen, float("-inf")).softmax(-1) @ value
-        return heads.transpose(1, 2)
+        return attended(module, query, key, value, seen)
 
 
 def seen_rows(num_rows: int, num_queries: int, is_causal: bool, window: int) -> torch.Tensor:

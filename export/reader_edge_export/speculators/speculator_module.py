@@ -162,7 +162,7 @@ class DenseAttention:
             pairs = zip(self._kept[module.layer_idx], (key, value), strict=True)
             key, value = (torch.cat(pair, dim=2) for pair in pairs)
         self._kept[module.layer_idx] = key, value
-        return _attended(module, query, key, value, self.seen)
+        return attended(module, query, key, value, self.seen)
 
 
 class LentAttention:
@@ -187,12 +187,13 @@ class LentAttention:
         key, value = (rows[:, :, :num_rows] for rows in self._rows[module.lent_layer])
         if module.sliding_window is not None:
             seen = seen & (torch.arange(num_rows) >= seen.sum(-1, keepdim=True) - module.sliding_window)
-        return _attended(module, query, key, value, seen)
+        return attended(module, query, key, value, seen)
 
 
-def _attended(
+def attended(
     module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, seen: torch.Tensor
 ) -> torch.Tensor:
+    """What queries find of the rows that they see, bool (N, M); shapes: see `Attend`."""
     group = query.shape[1] // key.shape[1]
     key, value = (rows.repeat_interleave(group, dim=1) for rows in (key, value))
     scores = query @ key.transpose(2, 3) * module.scaling

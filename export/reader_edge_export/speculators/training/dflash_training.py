@@ -1,10 +1,8 @@
 """Training of DFlash: a small one, whose blocks are as deep as other formats' chains are."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, cast
 
-import numpy as np
 import torch
 from transformers import Qwen3Config
 
@@ -12,10 +10,10 @@ from reader_edge_export.speculators.block_networks import BlockConfig, BlockModu
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
 from reader_edge_export.speculators.training.batches import DEPTH
 from reader_edge_export.speculators.training.trained_format import (
-    MAX_IDS,
     TrainedFormat,
     TrainingInputs,
     embed,
+    few_tokens,
     middle_state_ids,
     name_ids,
     new_layer,
@@ -40,11 +38,7 @@ class DflashTraining(TrainedFormat):
         return middle_state_ids(manifest)
 
     def untrained(self, manifest: Manifest) -> SpeculatorModule:
-        num_ids, num_states = min(MAX_IDS, manifest.vocab_size), len(self.state_ids(manifest))
-        # A small table of embeddings: a few rows of it are read, however many there are.
-        table = np.zeros((num_ids + 1, manifest.hidden_size or 0), np.float32)
-        few = replace(manifest, vocab_size=len(table), eos_token_ids=(0,))
-        return _new(few, np.arange(num_ids, dtype=np.int32), table, num_states)
+        return _new(*few_tokens(manifest), len(self.state_ids(manifest)))
 
     def begin(self, inputs: TrainingInputs) -> tuple[SpeculatorModule, torch.Tensor]:
         package, states = inputs.package, state_sample(inputs)
@@ -70,10 +64,6 @@ class DflashTraining(TrainedFormat):
         read = block.block(rows.flatten(1), positions, states, attend).unflatten(1, (len(places), -1))
         for step in range(DEPTH):
             yield places + step, read[:, :, 1 + step]
-
-    def tensors(self, module: SpeculatorModule, scale: torch.Tensor) -> dict[str, torch.Tensor]:
-        tensors = {name: value for name, value in module.state_dict().items() if name != "embed_tokens.weight"}
-        return tensors | {"fc.weight": tensors["fc.weight"] / scale}
 
     def config(self, module: SpeculatorModule, state_ids: Sequence[int]) -> Mapping[str, Any]:
         assert isinstance(module, BlockModule)

@@ -1,7 +1,6 @@
 """Training of EAGLE-3: it begins with the target's own scores of the token before, which its layer corrects."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,10 +11,10 @@ from transformers import LlamaConfig
 from reader_edge_export.speculators.networks import Eagle3Config, Eagle3Module
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
 from reader_edge_export.speculators.training.trained_format import (
-    MAX_IDS,
     TrainedFormat,
     TrainingInputs,
     embed,
+    few_tokens,
     middle_state_ids,
     name_ids,
     new_layer,
@@ -43,10 +42,7 @@ class Eagle3Training(TrainedFormat):
         return middle_state_ids(manifest)
 
     def untrained(self, manifest: Manifest) -> SpeculatorModule:
-        num_ids, num_states = min(MAX_IDS, manifest.vocab_size), len(self.state_ids(manifest))
-        # A small table of embeddings: one row of it is read, however many there are.
-        table = np.zeros((num_ids + 1, manifest.hidden_size or 0), np.float32)
-        return _new(replace(manifest, vocab_size=len(table)), np.arange(num_ids, dtype=np.int32), table, num_states)
+        return _new(*few_tokens(manifest), len(self.state_ids(manifest)))
 
     def begin(self, inputs: TrainingInputs) -> tuple[SpeculatorModule, torch.Tensor]:
         package, columns = inputs.package, list(inputs.columns)
@@ -66,10 +62,6 @@ class Eagle3Training(TrainedFormat):
             module.fc.weight.copy_(torch.from_numpy(least_squares(states / scale, hidden_states / gains)))
         silence(module.layers[0])
         return module, torch.from_numpy(scale.astype(np.float32))
-
-    def tensors(self, module: SpeculatorModule, scale: torch.Tensor) -> dict[str, torch.Tensor]:
-        tensors = {name: value for name, value in module.state_dict().items() if name != "embed_tokens.weight"}
-        return tensors | {"fc.weight": tensors["fc.weight"] / scale}
 
     def config(self, module: SpeculatorModule, state_ids: Sequence[int]) -> Mapping[str, Any]:
         assert isinstance(module, Eagle3Module)

@@ -95,16 +95,22 @@ def opened_untrained(trained_format: TrainedFormat, target: Manifest, folder: Pa
     traced = folder / "traced.onnx"
     assert target.hidden_size is not None
     trace_speculator(source, len(state_ids) * target.hidden_size, traced)
-    calibration = Calibration()  # of inputs that are all alike: times do not depend on values
-    for name in source.names.values():
-        width = module.get_parameter(name).shape[1]
-        moments = InputMoments.none(width)
-        moments.add(torch.eye(width))
-        calibration.add_inputs([name], moments)
+    calibration = even_calibration(source)
     options = speculator_options(ExportOptions(target.precision))
     files = write_speculator(traced, folder, options, calibration, source, Progress(), is_beside_target=False)
     part = part_of(trained_format.name, module, state_ids)
     return HostSpeculator.open(ModelPackage(folder, replace(target, speculator=part, files=files)))
+
+
+def even_calibration(source: SourceModel) -> Calibration:
+    """Of inputs that are all alike, where only times matter, which do not depend on values."""
+    calibration = Calibration()
+    for name in source.names.values():
+        width = source.skeleton.get_parameter(name).shape[1]
+        moments = InputMoments.none(width)
+        moments.add(torch.eye(width))
+        calibration.add_inputs([name], moments)
+    return calibration
 
 
 def timed_in_turn(target: Target, wanted: Pass, steps: Sequence[Callable[[], object]]) -> tuple[list[float], float]:

@@ -1,20 +1,18 @@
 """Training of the MLP: minutes, since no layer attends and its logit head is narrow."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import LlamaConfig
 
 from reader_edge_export.speculators.networks import MlpModule
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
 from reader_edge_export.speculators.training.trained_format import (
-    MAX_IDS,
     TrainedFormat,
     TrainingInputs,
     embed,
+    few_tokens,
     last_state_ids,
     name_ids,
     new_layer,
@@ -38,9 +36,8 @@ class MlpTraining(TrainedFormat):
         return last_state_ids(manifest)
 
     def untrained(self, manifest: Manifest) -> SpeculatorModule:
-        num_ids = min(MAX_IDS, manifest.vocab_size)
-        # A small table of embeddings: one row of it is read, however many there are.
-        return _new(replace(manifest, vocab_size=num_ids + 1), np.arange(num_ids, dtype=np.int32))
+        few, ids, _ = few_tokens(manifest)
+        return _new(few, ids)
 
     def begin(self, inputs: TrainingInputs) -> tuple[SpeculatorModule, torch.Tensor]:
         module, states = _new(inputs.package.manifest, inputs.ids), state_sample(inputs)
@@ -53,10 +50,6 @@ class MlpTraining(TrainedFormat):
             head = _principal(logit_head_rows(inputs.package)[inputs.ids], module.lm_head.in_features)
             module.lm_head.weight[:, : head.shape[1]] = head
         return module, scale
-
-    def tensors(self, module: SpeculatorModule, scale: torch.Tensor) -> dict[str, torch.Tensor]:
-        tensors = {name: value for name, value in module.state_dict().items() if name != "embed_tokens.weight"}
-        return tensors | {"fc.weight": tensors["fc.weight"] / scale}
 
     def config(self, module: SpeculatorModule, state_ids: Sequence[int]) -> Mapping[str, Any]:
         return {"architectures": ["MLPSpeculator"], "draft_vocab_size": len(module.lm_head.weight)}

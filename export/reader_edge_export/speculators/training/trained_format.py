@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -67,9 +67,10 @@ class TrainedFormat(ABC):
         """
         return chain_reads(module, states, ids, places)
 
-    @abstractmethod
     def tensors(self, module: SpeculatorModule, scale: torch.Tensor) -> dict[str, torch.Tensor]:
         """Those that a folder has. scale: as `begin` gives it."""
+        tensors = {name: value for name, value in module.state_dict().items() if name != "embed_tokens.weight"}
+        return tensors | {"fc.weight": tensors["fc.weight"] / scale}
 
     @abstractmethod
     def config(self, module: SpeculatorModule, state_ids: Sequence[int]) -> Mapping[str, Any]:
@@ -116,6 +117,16 @@ def new_layer(kind: type[LlamaConfig] | type[Qwen3Config], manifest: Manifest, s
         rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
         tie_word_embeddings=False,
     )
+
+
+def few_tokens(manifest: Manifest) -> tuple[Manifest, Int32Array, Float32Array]:
+    """A target of few tokens, those that a network could name of it, and a table of embeddings.
+
+    Of a table a pass reads as many rows, however many there are.
+    """
+    num_ids = min(MAX_IDS, manifest.vocab_size)
+    table: Float32Array = np.zeros((num_ids + 1, manifest.hidden_size or 0), np.float32)
+    return replace(manifest, vocab_size=len(table), eos_token_ids=(0,)), np.arange(num_ids, dtype=np.int32), table
 
 
 def embed(module: SpeculatorModule, embedding: Float32Array) -> None:

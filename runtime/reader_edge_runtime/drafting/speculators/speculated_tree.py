@@ -57,9 +57,8 @@ class SpeculatedTree:
         if self._temperature:
             probabilities = np.stack([tempered(each, self._temperature) for each in probabilities])
         pairs = None
-        if (
-            pair_logits is not None
-        ):  # the named tokens share what they have together, however the token before changes it
+        if pair_logits is not None:
+            # The named tokens share what they have together, however the token before changes it.
             with np.errstate(all="ignore"):
                 logits = pair_logits / (self._temperature or 1.0)
                 powers = np.exp(logits - logits.max(-1, keepdims=True))
