@@ -14,7 +14,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from reader_edge.cli import main
+from reader_edge_runtime import EngineConfig
 from reader_edge_runtime.errors import IntegrityError, PackageError, SignatureError, UserFileError
+from reader_edge_runtime.execution.pipeline.open_pipeline import addresses_now
 from reader_edge_runtime.package.manifest import MANIFEST_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.package.pipeline_file import PIPELINE_NAME, write_pipeline
@@ -168,7 +170,12 @@ def test_where_the_stages_are_is_signed_with_the_last_of_them(pipeline: Path, ke
     assert signed.exit_code == 0, signed.output
     for folder in (out, out / "1", out / "2"):
         check_signed(ModelPackage.open(folder), keys[1])
+    opened, config = ModelPackage.open(out), EngineConfig(signature_key=str(keys[1]))
+    assert addresses_now(opened, config) == opened.addresses
     write_pipeline(out, ["tcp://127.0.0.1:5999"])
+    assert addresses_now(opened, EngineConfig()) == ("tcp://127.0.0.1:5999",)
+    with pytest.raises(SignatureError, match=r"pipeline.json' is not the one that was signed by the key"):
+        addresses_now(opened, config)  # while it runs: a lost stage is looked for where the owner said
     check_signed(ModelPackage.open(out / "2"), keys[1])  # alone, it goes to no other box
     with pytest.raises(SignatureError, match=r"pipeline.json' is not the one that was signed by the key"):
         check_signed(ModelPackage.open(out), keys[1])

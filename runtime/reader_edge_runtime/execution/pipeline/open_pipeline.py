@@ -11,7 +11,8 @@ from reader_edge_runtime.execution.onnxruntime.host.host_stage import HostStage
 from reader_edge_runtime.execution.pipeline.following_stage import FollowingStage
 from reader_edge_runtime.execution.pipeline.pipeline_target import PipelineTarget
 from reader_edge_runtime.package.model_package import ModelPackage
-from reader_edge_runtime.package.pipeline_file import is_to_listen_at, read_key, read_pipeline
+from reader_edge_runtime.package.pipeline_file import is_to_listen_at, read_key
+from reader_edge_runtime.package.signature import check_signed
 
 
 def open_pipeline(package: ModelPackage, config: EngineConfig) -> PipelineTarget:
@@ -21,10 +22,16 @@ def open_pipeline(package: ModelPackage, config: EngineConfig) -> PipelineTarget
 
     key = None if package.key_path is None else read_key(package.key_path)
     last = HostStage.open(package, config.threads, config.uses_native)
-    find = partial(read_pipeline, package.folder.parent)
-    target = PipelineTarget(last, Ring(last, package.addresses, key, find))
+    target = PipelineTarget(last, Ring(last, package.addresses, key, partial(addresses_now, package, config)))
     target.time_way()
     return target
+
+
+def addresses_now(package: ModelPackage, config: EngineConfig) -> tuple[str, ...]:
+    """Where the stages of an opened pipeline are by now, signed as when it was opened. Raises PackageError."""
+    current = ModelPackage.open(package.folder.parent)
+    check_signed(current, config.signature_key)
+    return current.addresses
 
 
 def serve_stage(
