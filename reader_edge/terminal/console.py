@@ -34,6 +34,7 @@ from reader_edge.terminal.formatting import readable_time, visible
 
 _LEAST_WIDTH = 20  # that a table is squeezed to
 _LATE_S = 1.0
+_BETWEEN_LINES_S = 60.0
 
 OnProgress = Callable[[float, float], None]
 OnPhase = Callable[[str], None]
@@ -229,6 +230,23 @@ class WorkProgress:
     on_message: Callable[[str], None]
 
 
+class _PhaseLines:
+    """A long task in a pipe."""
+
+    def __init__(self, label: str, on_message: Callable[[str], None]) -> None:
+        self._label, self._on_message = label, on_message
+        self._phase, self._shown_at = "", time.monotonic()
+
+    def on_phase(self, phase: str) -> None:
+        self._phase, self._shown_at = phase, time.monotonic()
+        self._on_message(f"{self._label}: {phase}")
+
+    def on_progress(self, done: float, total: float) -> None:
+        if time.monotonic() - self._shown_at > _BETWEEN_LINES_S:
+            self._shown_at = time.monotonic()
+            self._on_message(f"{self._label}: {self._phase}, {done / total:.0%}")
+
+
 class _TimeLeft(ProgressColumn):
     """Of a phase that goes on as it went so far. Parts of it may take long: between them, time runs down."""
 
@@ -240,7 +258,7 @@ class _TimeLeft(ProgressColumn):
 @contextmanager
 def work_progress(label: str) -> Iterator[WorkProgress]:
     """A spinner that names the phase of a long task, with a bar and the time left where a phase tells what is done; in
-    a pipe, one line a phase."""
+    a pipe, a line for each phase, and for each minute of one."""
     console = stderr_console()
 
     def on_message(line: str) -> None:
@@ -248,9 +266,8 @@ def work_progress(label: str) -> Iterator[WorkProgress]:
 
     caller = _caller.get()
     if caller is not None or not draws_bars(console):
-        yield WorkProgress(
-            lambda phase: on_message(f"{label}: {phase}"), caller or (lambda done, total: None), on_message
-        )
+        lines = _PhaseLines(label, on_message)
+        yield WorkProgress(lines.on_phase, caller or lines.on_progress, on_message)
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
     with Progress(*columns, _TimeLeft(), console=console, transient=True) as progress:

@@ -126,6 +126,16 @@ def test_in_a_pipe_each_phase_is_a_line_and_nothing_is_drawn(monkeypatch: pytest
     ]
 
 
+def test_in_a_pipe_a_long_phase_has_a_line_for_each_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = _standard_error(monkeypatch, is_terminal=False)
+    with work_progress("Making a thing") as work:
+        work.on_phase("writing")
+        work.on_progress(1, 3)
+        monkeypatch.setattr("reader_edge.terminal.console._BETWEEN_LINES_S", -1.0)
+        work.on_progress(2, 3)
+    assert shown.getvalue().splitlines() == ["Making a thing: writing", "Making a thing: writing, 67%"]
+
+
 def test_on_a_terminal_every_phase_is_drawn_and_lines_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = _standard_error(monkeypatch, is_terminal=True)
     with work_progress("Making a thing") as work:
