@@ -175,7 +175,7 @@ def test_where_the_stages_are_is_signed_with_the_last_of_them(pipeline: Path, ke
     write_pipeline(out, ["tcp://127.0.0.1:5999"])
     assert addresses_now(opened, EngineConfig()) == ("tcp://127.0.0.1:5999",)
     with pytest.raises(SignatureError, match=r"pipeline.json' is not the one that was signed by the key"):
-        addresses_now(opened, config)  # while it runs: a lost stage is looked for where the owner said
+        addresses_now(opened, config)  # while it runs: a lost stage is looked for where the signed file has it
     check_signed(ModelPackage.open(out / "2"), keys[1])  # alone, it goes to no other box
     with pytest.raises(SignatureError, match=r"pipeline.json' is not the one that was signed by the key"):
         check_signed(ModelPackage.open(out), keys[1])
