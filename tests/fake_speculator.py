@@ -170,12 +170,13 @@ def drafter_of(source: SpeculatorSource) -> RetrievalDrafter:
     return RetrievalDrafter(DraftConfig(is_logits_used=False), [source]).wait()
 
 
-def add_states(request: SpeculatorRequest, start: int) -> None:
-    """Have a target tell what it thinks of a text's tokens from a position on, but for the last."""
+def add_states(request: SpeculatorRequest, start: int, source: str = "") -> None:
+    """Have a target tell what it thinks of a text's tokens from a position on, but for the last. source: of drafts."""
     tokens = list(request.token_ids[start:-1])
     states = np.array([[token, position] for position, token in enumerate(tokens, start)], np.float32)
-    rows = range(len(tokens) - 1, len(tokens))
-    request.observe(ScoredTree(DraftTree.chain(tokens), rows, start, *NOTHING, 6, None, states[:, None]))
+    rows, tree = range(len(tokens) - 1, len(tokens)), DraftTree.chain(tokens)
+    tree.sources[1:] = [source] * (len(tokens) - 1)
+    request.observe(ScoredTree(tree, rows, start, *NOTHING, 6, None, states[:, None]))
 
 
 def begun(source: SpeculatorSource, text: list[int]) -> SpeculatorRequest:

@@ -8,12 +8,12 @@ import pytest
 from tests.conftest import ROOT
 
 CEILINGS = {  # lines of a room, raised only in the commit that says why
-    "runtime": ("*.py", 32_967),  # signed places; layers for later tokens; biases of tokens; assistants; latents
+    "runtime": ("*.py", 33_013),  # signed places; layers for later tokens; biases; assistants; latents; block places
     "export": ("*.py", 25_814),  # what a speculator's folder is; ranks; bounds; dense families; assistants; latents
     "reader_edge": ("*.py", 21_312),  # long phases in a pipe; what auto finds; idle adapters; all stages signed
     "wings": ("*.py", 3_650),
     "native": ("*", 9_049),  # tiles of two panels
-    "tests": ("*.py", 79_972),  # signed places; long phases; wrong turns; ranks; bounds; faults; all stages signed
+    "tests": ("*.py", 79_993),  # signed places; long phases; wrong turns; ranks; bounds; faults; all stages signed
     "reader_edge/server": ("*.py", 8_436),  # images; kept responses; budgets; infill; models go; embeddings; first use
     "reader_edge/bench": ("*.py", 1_350),
     "benchmarks": ("*.py", 6_650),  # adapters; images; first tokens; long contexts; sessions of agents; split files

@@ -30,6 +30,7 @@ _WIDTHS = (1, 2, 4, 8)  # nodes that a pass may score
 _UNTIMED_WIDTH = 4  # where nothing was measured
 _FIRST_RATE = 0.35
 _MEMORY = 0.03  # weight of the newest draft in a rate
+_RETRIED = 1e-3  # by which a place that was left out nears the one before, until it is computed again
 
 
 def asking_seconds(seconds: Callable[[int], float]) -> float:
@@ -48,14 +49,16 @@ def pays_off(asking_s: float, pass_s: float, added: float = USUALLY_ADDED) -> bo
 
 
 class SpeculatorTimes:
-    """Seconds of passes of a speculator, T_s(n). seconds: of each of WIDTHS. block_s: of one that tells of a block.
+    """Seconds of passes of a speculator, T_s(n). seconds: of each of WIDTHS. block_s: of one that tells of a block, of
+    num_drafts places.
 
-    asking_s: what asking takes in a step, before it was tried.
+    asking_s: what asking takes in a step, before it was tried. place_s: what each further place of a block takes.
     """
 
-    def __init__(self, seconds: Sequence[float], block_s: float | None = None) -> None:
+    def __init__(self, seconds: Sequence[float], block_s: float | None = None, num_drafts: int = 1) -> None:
         self._seconds = list(seconds)
         self.asking_s = asking_seconds(self.seconds) if block_s is None else block_asking_seconds(block_s)
+        self.place_s = max((block_s or 0.0) - self.seconds(_READ_AT_ONCE), 0.0) / max(num_drafts - 1, 1)
 
     @classmethod
     def measure(cls, speculator: Speculator) -> "SpeculatorTimes":
@@ -77,7 +80,7 @@ class SpeculatorTimes:
                 try_pass(speculator, cache, width, num_drafts)
                 times.append(time.perf_counter() - began)
         least = {sizes: min(times[1:]) for sizes, times in found.items()}
-        return cls([least[width, 1] for width in widths], least.get(of_block))
+        return cls([least[width, 1] for width in widths], least.get(of_block), of_block[1])
 
     def seconds(self, num_nodes: int) -> float:
         """Of a pass of so many nodes: between those measured on a line, beyond them in proportion."""
@@ -112,6 +115,31 @@ def try_pass(speculator: Speculator, cache: Cache, width: int, num_drafts: int) 
         return
     states = np.zeros((width, speculator.part.hidden_size), np.float32)
     speculator.step(cache, 0, [TreeStep(DraftTree.chain([0] * (1 + width)), 1, states)])
+
+
+class BlockPlaces:
+    """Learns how far a block is worth its time: each place takes time, and the later it is, the seldomer it is right.
+
+    place_s: seconds of a place. rates: of each place, the share of steps in which the token there came and was the
+    block's more than any other source's.
+    """
+
+    def __init__(self, num_places: int, place_s: float) -> None:
+        self.rates = [_FIRST_RATE] * num_places
+        self._place_s = place_s
+
+    def worth(self, token_s: float) -> int:
+        """Places that pay, one at least. token_s: seconds that a token saves; 0 where nothing was measured."""
+        pay = [rate * token_s >= self._place_s or not token_s for rate in self.rates[1:]]
+        return 1 + (*pay, False).index(False)
+
+    def learn(self, num_places: int, came: Sequence[bool]) -> None:
+        """Learn from a step in which so many were computed. came: of accepted tokens, whether each was the block's."""
+        for place, rate in enumerate(self.rates):
+            if place < num_places:
+                self.rates[place] += _MEMORY * ((place < len(came) and came[place]) - rate)
+            elif place:
+                self.rates[place] += _RETRIED * (self.rates[place - 1] - rate)
 
 
 @dataclass(slots=True)

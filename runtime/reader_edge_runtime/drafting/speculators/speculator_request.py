@@ -7,7 +7,9 @@ import numpy as np
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.draft_tree import ScoredTree
 from reader_edge_runtime.drafting.drafter import RequestContext, RequestDrafter
+from reader_edge_runtime.drafting.speculators.speculated_tree import NAME
 from reader_edge_runtime.drafting.speculators.speculator import SpeculatorSlot, SpeculatorSlots
+from reader_edge_runtime.drafting.speculators.speculator_cost import BlockPlaces
 
 MOST_UNREAD = 1024  # tokens whose states are kept: a speculator that was silent for longer reads the newest
 _SPARE_ROWS = 64  # for nodes of trees
@@ -15,12 +17,14 @@ _SPARE_ROWS = 64  # for nodes of trees
 
 class SpeculatorRequest(RequestDrafter):
     """which: of the states that the target reports, those that are read. attends: whether the speculator has a KV
-    cache. top_probability: how sure the others were when it was last considered. temperature: that of the answer.
+    cache. places: what is learned of those of blocks. top_probability: how sure the others were when it was last
+    considered. temperature: that of the answer. num_places: places of the block that its next tokens come behind; 0 for
+    none.
     """
 
-    def __init__(self, context: RequestContext, which: list[int], attends: bool) -> None:
+    def __init__(self, context: RequestContext, which: list[int], attends: bool, places: BlockPlaces) -> None:
         super().__init__(context)
-        self._attends = attends
+        self._attends, self._places, self.num_places = attends, places, 0
         self.top_probability = 0.0
         self.temperature = context.temperature
         self._unread = UnreadStates(which)
@@ -73,7 +77,10 @@ class SpeculatorRequest(RequestDrafter):
     def observe(self, scored: ScoredTree | None) -> None:
         if scored is not None and scored.layer_states is not None:
             self._num_steps += scored.root >= self.num_prompt_tokens
-            self._unread.add(scored, cast(list[int], self.token_ids))
+            path = self._unread.add(scored, cast(list[int], self.token_ids))
+            if self.num_places:
+                self._places.learn(self.num_places, [scored.tree.sources[node] == NAME for node in path[1:]])
+                self.num_places = 0
 
     def finish(self) -> None:
         if self._slot is not None:
@@ -104,8 +111,9 @@ class UnreadStates:
         self._parts: list[Float32Array] = []
         self.start = self.end = 0
 
-    def add(self, scored: ScoredTree, token_ids: list[int]) -> None:
-        """Take the states of the nodes of a tree that became the text, whose last token no pass has scored yet.
+    def add(self, scored: ScoredTree, token_ids: list[int]) -> list[int]:
+        """Take the states of the nodes of a tree that became the text, whose last token no pass has scored yet. Returns
+        these nodes.
 
         scored: with states.
         """
@@ -123,6 +131,7 @@ class UnreadStates:
         self.end = scored.root + len(path)
         while self._parts and self.end - self.start - len(self._parts[0]) >= MOST_UNREAD:
             self.start += len(self._parts.pop(0))
+        return path
 
     def between(self, start: int, end: int) -> Float32Array:
         """float32 (end - start, F), of tokens that are known."""

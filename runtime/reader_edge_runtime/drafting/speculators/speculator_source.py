@@ -31,6 +31,7 @@ from reader_edge_runtime.drafting.speculators.speculator import (
 from reader_edge_runtime.drafting.speculators.speculator_cost import (
     USUALLY_ADDED,
     USUALLY_ADDED_BY_BLOCKS,
+    BlockPlaces,
     DraftProgress,
     SpeculatorTimes,
     TreeGrowth,
@@ -82,6 +83,7 @@ class SpeculatorSource(DraftSource):
         self._num_spare = self._block.size if self._block is not None else 0  # rows behind those of tokens
         self._borrows = speculator.part.lent is not None
         self.times = SpeculatorTimes.measure(speculator)
+        self.places = BlockPlaces(self._block.max_drafts if self._block is not None else 1, self.times.place_s)
         self.slots = SpeculatorSlots(speculator, max_slots)
         is_right = _USUALLY_RIGHT if agreement is None else min(max(agreement, 0.0), 1.0)
         self.gain = SourceGain([is_right * gain for gain in _FIRST_GAINS])
@@ -93,7 +95,7 @@ class SpeculatorSource(DraftSource):
         return pays_off(self.gain.seconds, pass_s, USUALLY_ADDED if self._block is None else USUALLY_ADDED_BY_BLOCKS)
 
     def begin(self, context: RequestContext) -> SpeculatorRequest:
-        return SpeculatorRequest(context, self._which, self._attends)
+        return SpeculatorRequest(context, self._which, self._attends, self.places)
 
     def is_worth_asking(self, draft_request: DraftRequest, top_probability: float) -> bool:
         request = cast(SpeculatorRequest, draft_request.request)
@@ -189,6 +191,7 @@ class SpeculatorSource(DraftSource):
                 if requests[slot].went_on(slot, len(tokens)):
                     left[slot] = requests[slot]
                 elif self._block is not None:
+                    requests[slot].num_places = num_drafts
                     pairs = result.pair_logits[b] if result.pair_logits is not None else None
                     growing[slot].tree.add_block(result.top_ids[b], result.probabilities[b], pairs)
                 else:
@@ -198,8 +201,13 @@ class SpeculatorSource(DraftSource):
 
     def _num_drafts(self, draft_requests: Iterable[DraftRequest]) -> int:
         """Places that a pass tells of, whose block these requests draft from; of others it tells of one."""
-        most = self._block.max_drafts if self._block is not None else 1
-        return min(most, max((min(each.max_depth, each.max_nodes - 1) for each in draft_requests), default=1))
+        return max(map(self._num_wanted, draft_requests), default=1)
+
+    def _num_wanted(self, draft_request: DraftRequest) -> int:
+        """Places of a block that a request has room for, and that pay."""
+        _, max_nodes, max_depth, token_s, *_ = draft_request
+        tokens_a_step = cast(SpeculatorRequest, draft_request.request).tokens_a_step
+        return min(max_depth, max_nodes - 1, self.places.worth(token_s / tokens_a_step))
 
     def _grow(self, speculator: Speculator, trees: dict[SpeculatorSlot, GrowingTree]) -> None:
         """Passes over the likeliest ends of all drafts, for as long as they pay."""

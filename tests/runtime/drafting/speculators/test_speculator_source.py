@@ -9,6 +9,8 @@ from reader_edge_runtime.config import EngineConfig
 from reader_edge_runtime.decoding.decoder import Decoder
 from reader_edge_runtime.drafting.drafter import RequestContext
 from reader_edge_runtime.drafting.proposals import BlockTree
+from reader_edge_runtime.drafting.speculators.speculated_tree import NAME
+from reader_edge_runtime.drafting.speculators.speculator_cost import BlockPlaces
 from reader_edge_runtime.errors import DraftError
 from reader_edge_runtime.package.package_parts import BlockPart
 from tests.fake_speculator import (
@@ -55,6 +57,23 @@ def test_a_block_is_drafted_in_the_pass_that_reads_what_came_since_as_far_as_the
     assert len(tree) == 1 + BLOCK.max_drafts
     assert (speculator.num_caught_up, speculator.num_drafted) == ([[3], [128], [32]], [3, 1, BLOCK.max_drafts])
     assert not speculator.num_stepped
+
+
+def test_a_block_goes_as_far_as_its_tokens_come_and_further_now_and_then() -> None:
+    speculator = speculator_of(block=BLOCK, max_context=2048)
+    source, text, saved_s = source_of(speculator), [1, 2, 3, 4], 0.02
+    source.places = BlockPlaces(BLOCK.max_drafts, 0.01 * saved_s)
+    request = begun(source, text)
+    for step in range(300):
+        source.propose([draft_request(request, token_s=3 * saved_s, max_depth=64)])
+        start = len(text) - 1
+        text += [0, 5, step % 6]  # two are drafted and come, the third is another
+        add_states(request, start, NAME if step % 2 else "context")
+    assert set(speculator.num_drafted[-150:]) == {2, 3}
+    assert source.places.rates[:3] == pytest.approx([0.5, 0.5, 0.0], abs=0.1)
+    assert source.places.worth(0.0) == BLOCK.max_drafts  # nothing was measured
+    source.places.learn(2, [True] * 2)
+    assert source.places.worth(1.0) == BLOCK.max_drafts
 
 
 def test_a_block_pays_by_what_blocks_add() -> None:
