@@ -198,6 +198,21 @@ TINY_CONFIGS: dict[str, dict[str, Any]] = {
         "shared_expert_intermediate_size": 80,
         "tie_word_embeddings": False,
     },
+    "falcon_h1": {
+        **_SIZES,
+        **{"head_dim": 32, "mamba_d_ssm": 96, "mamba_n_heads": 6, "mamba_d_head": 16, "mamba_n_groups": 2},
+        **{"mamba_d_state": 16, "mamba_rms_norm": True, "mamba_norm_before_gate": False, "projectors_bias": True},
+        "embedding_multiplier": 3.0,
+        "lm_head_multiplier": 0.5,
+        "key_multiplier": 0.4,
+        "attention_in_multiplier": 1.5,
+        "attention_out_multiplier": 0.9,
+        "ssm_in_multiplier": 1.25,
+        "ssm_out_multiplier": 0.7,
+        "mlp_multipliers": [0.9, 0.6],
+        "ssm_multipliers": [0.8, 0.6, 1.3, 1.5, 0.7],
+        "tie_word_embeddings": False,
+    },
     "muse_glimmer_text": {
         **_SIZES,
         **_WINDOW,
@@ -235,6 +250,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # by a name: a model type w
 TINY_MODELS = (*TINY_CONFIGS, *VARIANTS)  # names
 LEFT_TO_CI = frozenset(  # those whose parts other families have too: a sample of the tests tries their trees alone
     {"hunyuan_v1_dense", "ernie4_5", "glm4", "internlm3", "apertus", "ernie4_5_moe", "qwen3_next", "muse_glimmer_text"}
+    | {"falcon_h1"}
 )
 
 

@@ -1,6 +1,6 @@
 """Tiny models as llama.cpp's converters would write them (`conversion/` there), in files of their own."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +44,8 @@ def gguf_weights(model: PreTrainedModel, architecture: str) -> dict[str, Array]:
         is_shifted |= architecture in ("gemma", "gemma2", "gemma3")
         if is_shifted and name.endswith("norm.weight"):
             weight = weight + 1
-        if architecture in _DELTA:
-            name, weight = _as_qwen35(config, name, weight)
-        if config.model_type == "granitemoehybrid":
-            name, weight = _as_granite_hybrid(name, weight, has_experts=config.num_local_experts > 0)
+        if config.model_type in _STATEFUL:
+            name, weight = _STATEFUL[config.model_type](config, name, weight)
         if architecture == "gpt2" and module in ("c_attn", "c_proj", "c_fc") and weight.ndim == 2:
             weight = weight.T
         weight = weight.squeeze(1) if weight.ndim == 3 else weight
@@ -128,16 +126,44 @@ def _as_qwen35(config: PretrainedConfig, name: str, weight: Array) -> tuple[str,
     return name.replace("dt_bias", "dt_proj.bias"), weight
 
 
-def _as_granite_hybrid(name: str, weight: Array, has_experts: bool) -> tuple[str, Array]:
+def _as_granite_hybrid(config: PretrainedConfig, name: str, weight: Array) -> tuple[str, Array]:
+    name, weight = _as_mamba2(name, weight, num_groups=1)
+    name = name.replace("moe.router.weight", "moe.router.layer.weight")
+    return name if config.num_local_experts else name.replace("shared_mlp.output_linear", "mlp.down_proj"), weight
+
+
+def _as_mamba2(name: str, weight: Array, num_groups: int) -> tuple[str, Array]:
     """Decays as they are used, what each head has in a row of its own, norms by groups of heads."""
     if name.endswith(".A_log"):
         weight = _decays(weight)
     if name.endswith((".A_log", ".D")):
         weight = weight[:, None]
     if name.endswith(".mamba.norm.weight"):
-        weight = weight[None]
-    name = name.replace("dt_bias", "dt_proj.bias").replace("moe.router.weight", "moe.router.layer.weight")
-    return name if has_experts else name.replace("shared_mlp.output_linear", "mlp.down_proj"), weight
+        weight = weight.reshape(num_groups, -1)
+    return name.replace("dt_bias", "dt_proj.bias"), weight
+
+
+def _as_falcon_h1(config: PretrainedConfig, name: str, weight: Array) -> tuple[str, Array]:
+    """Multiplied by the factors of what a matrix reads and makes."""
+    reads, of_keys = config.attention_in_multiplier, config.key_multiplier
+    shared = config.mamba_n_groups * config.mamba_d_state
+    sizes = [config.mamba_d_ssm, config.mamba_d_ssm, shared, shared, config.mamba_n_heads]
+    parts = np.repeat(np.array(config.ssm_multipliers, np.float32), sizes)[:, None]
+    factors = {
+        **{"q_proj": reads, "k_proj": reads * of_keys, "v_proj": reads, "o_proj": config.attention_out_multiplier},
+        **{"in_proj": config.ssm_in_multiplier * parts, "out_proj": config.ssm_out_multiplier},
+        **{"gate_proj": config.mlp_multipliers[0], "down_proj": config.mlp_multipliers[1]},
+        **{"embed_tokens": config.embedding_multiplier, "lm_head": config.lm_head_multiplier},
+    }
+    factor = np.float32(factors.get(name.split(".")[-2], 1.0))
+    return _as_mamba2(name, weight * factor, config.mamba_n_groups)
+
+
+_STATEFUL: dict[str, Callable[[PretrainedConfig, str, Array], tuple[str, Array]]] = {  # by model type: as in files
+    **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text"), _as_qwen35),
+    "granitemoehybrid": _as_granite_hybrid,
+    "falcon_h1": _as_falcon_h1,
+}
 
 
 def _decays(weight: Array) -> Array:
@@ -197,6 +223,7 @@ GGUF_MODELS: dict[str, tuple[str, Values]] = {
     "deepseek_v2": ("deepseek2", {"rope_parameters": {**_STRETCHED, "mscale": 0.7, "mscale_all_dim": 0.7}}),
     "deepseek_v3": ("deepseek2", {}),
     "glm4_moe_lite": ("deepseek2", {}),
+    "falcon_h1": ("falcon-h1", {}),
     "minicpm3": ("minicpm3", {"v_head_dim": 16, "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256}),
 }
 

@@ -122,6 +122,16 @@ def _granite_hybrid(config: PretrainedConfig) -> Values:
         "expert_used_count": config.num_experts_per_tok,
         "expert_shared_feed_forward_length": config.shared_intermediate_size,
         "rope.scaling.finetuned": has_positions,
+        **_mamba2(config),
+    }
+
+
+def _falcon_h1(config: PretrainedConfig) -> Values:
+    return {"vocab_size": config.vocab_size, **_mamba2(config)}
+
+
+def _mamba2(config: PretrainedConfig) -> Values:
+    return {
         "ssm.conv_kernel": config.mamba_d_conv,
         "ssm.state_size": config.mamba_d_state,
         "ssm.group_count": config.mamba_n_groups,
@@ -294,4 +304,5 @@ _EXTRAS: dict[str, Callable[[PretrainedConfig], Values]] = {
     "ernie4_5_moe": _ernie_moe,
     **dict.fromkeys(("deepseek_v2", "deepseek_v3", "glm4_moe_lite"), _deepseek2),
     "minicpm3": _minicpm3,
+    "falcon_h1": _falcon_h1,
 }

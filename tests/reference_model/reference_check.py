@@ -12,8 +12,9 @@ from transformers import CONFIG_MAPPING, PreTrainedModel
 from reader_edge_export.sources.architectures import LATENT
 from reader_edge_export.sources.layered_model import LayeredModel
 from reader_edge_export.sources.source_model import SourceModel, vocab_size_of
-from reader_edge_export.trace.tracing import RecurrentLayer, TracedLayer
+from reader_edge_export.trace.tracing import TracedLayer
 from tests.reference_model.gemma4 import Gemma4Model
+from tests.reference_model.hybrids import FalconH1Model
 from tests.reference_model.latent import LatentModel
 from tests.reference_model.muse_glimmer import MuseGlimmerModel
 from tests.reference_model.reference_model import ReferenceModel
@@ -31,6 +32,7 @@ def reference_model(config: Mapping[str, Any], weights: Mapping[str, Tensor]) ->
     model_classes = {
         "muse_glimmer_text": MuseGlimmerModel,
         "gemma4_text": Gemma4Model,
+        "falcon_h1": FalconH1Model,
         **dict.fromkeys(LATENT, LatentModel),
     }
     model_class = model_classes.get(config["model_type"], ReferenceModel)
@@ -65,13 +67,14 @@ def check_layers(layers: Sequence[TracedLayer], config: Mapping[str, Any], max_c
     """
     reference = reference_model(config, {})
     for index, layer in enumerate(layers):
-        states = layer.states if isinstance(layer, RecurrentLayer) else None
-        assert states == reference.states(index), f"states of layer {index}"
-        if isinstance(layer, RecurrentLayer):
+        states, attention = layer.states, layer.attention
+        assert states == (reference.states(index) or {}), f"states of layer {index}"
+        assert (attention is not None) == reference.attends(index), f"attention in layer {index}"
+        if attention is None:
             continue
         window = reference.window(index)
         expected = replace(
-            layer,
+            attention,
             num_heads=reference.num_heads,
             num_kv_heads=reference.num_kv_heads_of(index),
             head_dim=reference.head_dim_of(index),
@@ -80,14 +83,13 @@ def check_layers(layers: Sequence[TracedLayer], config: Mapping[str, Any], max_c
             is_latent=reference.keeps_latent(index),
         )
         numbers = reference.scale(index), reference.softcap
-        is_scaled = np.allclose((layer.scale, layer.softcap), numbers, rtol=1e-6)
-        is_same = layer == expected and is_scaled
-        assert is_same, f"attention in layer {index}: {layer}, not {expected} by {numbers}"
+        is_scaled = np.allclose((attention.scale, attention.softcap), numbers, rtol=1e-6)
+        is_same = attention == expected and is_scaled
+        assert is_same, f"attention in layer {index}: {attention}, not {expected} by {numbers}"
 
 
 def _check_numbers(model: PreTrainedModel, reference: ReferenceModel) -> None:
     values = torch.linspace(-4, 4, 65)
-    expected = reference.activation(values)
     if reference.query_scale is not None:  # in a text as short as this check's, no query need be scaled
         beta, step = (model.config.rope_parameters.get(key) for key in _QUERY_SCALE)
         assert (beta, step) == reference.query_scale, "growth of queries"
@@ -100,6 +102,7 @@ def _check_numbers(model: PreTrainedModel, reference: ReferenceModel) -> None:
         for attribute in _ACTIVATIONS:
             activation = getattr(module, attribute, None)
             has_own = hasattr(activation, "alpha_p")  # xIELU, whose slopes are each layer's
+            expected = reference.activation_in(name, values)
             is_same = activation is None or has_own or torch.allclose(activation(values), expected, atol=1e-5)
             assert is_same, f"activation of {name}"
 

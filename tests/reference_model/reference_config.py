@@ -163,21 +163,27 @@ class ReferenceConfig:
             return bool((layer + 1) % pattern)
         return self._type == "smollm3" and not self.has_positions(layer)
 
+    def attends(self, layer: int) -> bool:
+        """Whether a layer attends to earlier tokens."""
+        return self.states(layer) is None
+
     def states(self, layer: int) -> dict[str, tuple[int, ...]] | None:
         """Sizes of what a recurrent layer keeps of a text, by kind; None of a layer with attention."""
         if self._type not in ("lfm2", "qwen3_5_text", "granitemoehybrid") or self._attends(layer):
             return None
         if self._type == "granitemoehybrid":
-            num_heads, head_dim, num_groups, state_dim = self._mamba_sizes
-            num_channels = num_heads * head_dim + 2 * num_groups * state_dim
-            num_before = self._value("mamba_d_conv") - 1
-            return {"conv": (num_before, num_channels), "mamba": (num_heads, state_dim, head_dim)}
+            return self._mamba_states(self._value("mamba_d_conv"))
         if self._type == "lfm2":
             return {"conv": (self._value("conv_L_cache") - 1, self._width)}
         num_keys, num_values, key_dim, value_dim = self._delta_sizes
         num_channels = 2 * num_keys * key_dim + num_values * value_dim
         num_before = self._value("linear_conv_kernel_dim") - 1
         return {"conv": (num_before, num_channels), "delta": (num_values, key_dim, value_dim)}
+
+    def _mamba_states(self, num_taps: int) -> dict[str, tuple[int, ...]]:
+        num_heads, head_dim, num_groups, state_dim = self._mamba_sizes
+        num_channels = num_heads * head_dim + 2 * num_groups * state_dim
+        return {"conv": (num_taps - 1, num_channels), "mamba": (num_heads, state_dim, head_dim)}
 
     @property
     def _mamba_sizes(self) -> tuple[int, int, int, int]:

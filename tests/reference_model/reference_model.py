@@ -31,6 +31,10 @@ class ReferenceModel(ReferenceConfig):
         super().__init__(config, defaults)
         self._weights = weights
 
+    def activation_in(self, name: str, values: Tensor) -> Tensor:
+        """What a module bends values with, by its name."""
+        return self.activation(values)
+
     def activation(self, values: Tensor) -> Tensor:
         """What the MLP bends its values with."""
         name = self._activation_name()
@@ -50,7 +54,8 @@ class ReferenceModel(ReferenceConfig):
             hidden = self._embedded(torch.tensor(token_ids))
             for layer in range(self.num_layers if num_layers is None else num_layers):
                 hidden = self._after_layer(layer, hidden)
-            names = {"gpt2": "transformer.ln_f", "phi": "model.final_layernorm", "lfm2": "model.embedding_norm"}
+            names = {"gpt2": "transformer.ln_f", "lfm2": "model.embedding_norm"}
+            names |= dict.fromkeys(("phi", "falcon_h1"), "model.final_layernorm")
             return self._head(self._norm(names.get(self._type, "model.norm"), hidden))
 
     def _embedded(self, token_ids: Tensor) -> Tensor:
@@ -185,22 +190,31 @@ class ReferenceModel(ReferenceConfig):
 
     def _mamba(self, name: str, x: Tensor) -> Tensor:
         """Granite 4's: a convolution, Mamba2's recurrence by head, a gate, a norm of each group."""
+        gates, mixed = self._mamba2(name, self._linear(f"{name}.in_proj", x))
+        gated = self._group_norm(mixed * gates * torch.sigmoid(gates))
+        return self._linear(f"{name}.out_proj", gated * self._weights[f"{name}.norm.weight"])
+
+    def _group_norm(self, x: Tensor) -> Tensor:
+        """Each of the groups that share what is written and read, by itself."""
+        groups = x.view(len(x), self._mamba_sizes[2], -1)
+        return (groups / torch.sqrt((groups * groups).mean(-1, keepdim=True) + self.epsilon)).flatten(1)
+
+    def _mamba2(self, name: str, projected: Tensor) -> tuple[Tensor, Tensor]:
+        """Gates, and what the recurrence makes of the other parts: (N, H * P)."""
         num_heads, head_dim, num_groups, state_dim = self._mamba_sizes
         width, shared = num_heads * head_dim, num_groups * state_dim
-        gates, mixed, steps = self._linear(f"{name}.in_proj", x).split([width, width + 2 * shared, num_heads], -1)
+        gates, mixed, steps = projected.split([width, width + 2 * shared, num_heads], -1)
         bias = self._weights.get(f"{name}.conv1d.bias")
-        mixed = self.activation(convolved(mixed, self._weights[f"{name}.conv1d.weight"], bias))
+        mixed = self.activation_in(name, convolved(mixed, self._weights[f"{name}.conv1d.weight"], bias))
         values, written, read = mixed.split([width, shared, shared], -1)
         steps = torch.log1p(torch.exp(steps + self._weights[f"{name}.dt_bias"]))
         least, most = self._value("time_step_limit") or (0.0, math.inf)
         most = math.inf if isinstance(most, dict) else most  # transformers 5 writes {"__float__": "Infinity"}
-        values = values.view(len(x), num_heads, head_dim)
-        written, read = (part.view(len(x), num_groups, state_dim) for part in (written, read))
+        values = values.view(len(values), num_heads, head_dim)
+        written, read = (part.view(len(part), num_groups, state_dim) for part in (written, read))
         rates, direct = -torch.exp(self._weights[f"{name}.A_log"]), self._weights[f"{name}.D"]
         mixed = mamba2(values, steps.clamp(least, most), rates, written, read) + direct[:, None] * values
-        gated = (mixed.flatten(1) * gates * torch.sigmoid(gates)).view(len(x), num_groups, -1)
-        gated = gated / torch.sqrt((gated * gated).mean(-1, keepdim=True) + self.epsilon)
-        return self._linear(f"{name}.out_proj", gated.flatten(1) * self._weights[f"{name}.norm.weight"])
+        return gates, mixed.flatten(1)
 
     def _projected(self, name: str, x: Tensor) -> Any:
         """Queries, keys and values (N, H * D)."""

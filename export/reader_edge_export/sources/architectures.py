@@ -16,7 +16,7 @@ SUPPORTED = tuple(READ_OF_TEXTS)  # values of model_type
 
 RECURRENT = (  # those with layers that keep states
     *("lfm2", "qwen3_5_text", "granitemoehybrid"),
-    *("qwen3_5_moe_text", "lfm2_moe", "qwen3_next"),
+    *("qwen3_5_moe_text", "lfm2_moe", "qwen3_next", "falcon_h1"),
 )
 MIXTURES = (  # those with layers whose rows are sent to experts
     *("qwen3_moe", "gpt_oss", "qwen3_5_moe_text", "lfm2_moe"),
@@ -29,7 +29,6 @@ _OTHER_ROUTER = "whose router chooses experts in a way of its own"
 REFUSED = {  # by model type: what the model is, and what of it has no operator here
     "glm4_moe": ("GLM with experts", _OTHER_ROUTER),
     "glm_moe_dsa": ("GLM with experts", "whose layers choose the tokens that they attend to"),
-    "falcon_h1": ("Falcon-H1", "whose layers attend and keep states at once"),
     **dict.fromkeys(("gemma3n", "gemma3n_text"), ("Gemma 3n", "whose layers take several versions of a token's state")),
     "internlm2": ("InternLM 2", "for which transformers has no module (InternLM 3 is taken)"),
     "nemotron_h": ("Nemotron 3 or Nemotron-H", "some of whose layers neither attend nor keep a state"),

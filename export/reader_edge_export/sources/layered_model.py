@@ -19,6 +19,7 @@ from reader_edge_export.progress import Advance, unseen
 from reader_edge_export.sources.source_model import SourceModel, check_finite
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 
+_IN_TUPLES = ("falcon_h1",)  # model types whose layers return their hidden states in a tuple of one
 _ROUNDING = 1e-6  # of products in fp32, by the largest score
 Layer = torch.nn.Module
 LayerCall = Callable[[int, torch.Tensor, dict[str, Any]], torch.Tensor]
@@ -79,6 +80,7 @@ class LayeredModel:
         self._base, layers = _base_of(self._model)
         self.layers: list[Layer] = list(layers)
         self.head = self._model.get_output_embeddings()
+        self._is_in_tuples = self._model.config.model_type in _IN_TUPLES
 
     def begin(self, sequences: Sequence[list[int]]) -> list[Text]:
         """Texts in front of the first layer."""
@@ -105,8 +107,8 @@ class LayeredModel:
     def run_layer(self, index: int, text: Text) -> torch.Tensor:
         """What a layer, whose weights are there, makes of a text's hidden states (1, N, E)."""
         with SteadyTopk():
-            hidden: torch.Tensor = self.layers[index](text.hidden, **text.arguments[index])
-        return hidden
+            hidden: Any = self.layers[index](text.hidden, **text.arguments[index])
+        return hidden[0] if self._is_in_tuples else hidden  # type: ignore[no-any-return]
 
     def head_logits(self, text: Text) -> torch.Tensor:
         """Logits (N, V) of a text behind the last layer; the head's weights must be there."""
@@ -165,7 +167,8 @@ class LayeredModel:
         def forward(hidden_states: torch.Tensor, *others: Any, **arguments: Any) -> Any:
             if others:
                 arguments = dict(zip(_positional(type(layer)), others, strict=False)) | arguments
-            return call(index, hidden_states, arguments)
+            hidden = call(index, hidden_states, arguments)
+            return (hidden,) if self._is_in_tuples else hidden
 
         layer.forward = forward
         try:

@@ -33,7 +33,7 @@ from reader_edge_export.speculators.block_networks import BlockModule
 from reader_edge_export.speculators.centroid_head import add_candidates
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
 from reader_edge_export.trace.image_rows import DynamicAxes
-from reader_edge_export.trace.tracing import AttentionLayer, Trace, current_trace, tree_attention
+from reader_edge_export.trace.tracing import Trace, current_trace, tree_attention
 from reader_edge_export.trace.tree_config import TRACE_OPSET, marked_parts
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 from reader_edge_runtime.package.manifest import GRAPH_NAME, KV_TYPES, FileEntry, kv_row_size
@@ -190,7 +190,7 @@ def trace_speculator(source: SourceModel, target_size: int, graph: Path, kv_dtyp
             opset_version=TRACE_OPSET,
             dynamo=False,  # the markers are TorchScript's
         )
-    if any(not isinstance(traced.layers.get(index), AttentionLayer) for index in range(module.num_layers)):
+    if any(index not in traced.layers for index in range(module.num_layers)):
         raise UnsupportedArchitectureError("The speculator's layers do not all attend to earlier tokens.")
 
 

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
 from reader_edge_export.trace.markers import TREE_CONV, TREE_DELTA, TREE_MAMBA2, Outputs, mark
-from reader_edge_export.trace.tracing import HARMLESS, RecurrentLayer, current_trace
+from reader_edge_export.trace.tracing import HARMLESS, TracedLayer, current_trace
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 
 _HARMLESS = (*HARMLESS, "chunk_size", "output_final_state", "return_final_states")  # there are no states to return
@@ -49,9 +49,9 @@ def _note_layer(mixer: Any, _: object) -> None:
 def _marked(operator: str, sizes: tuple[int, ...], capsule: int, like: int, inputs: list[torch.Tensor]) -> torch.Tensor:
     """The output, shaped as the inputs[like]. sizes: of the state; capsule: numbers of a node that replay it."""
     trace, kind = current_trace.get(), _KINDS[operator]
-    layer = trace.layers.setdefault(trace.layer, RecurrentLayer())
-    if not isinstance(layer, RecurrentLayer) or kind in layer.states:
-        raise UnsupportedArchitectureError(f"Layer {trace.layer} has more than one {operator}, or attention beside it.")
+    layer = trace.layers.setdefault(trace.layer, TracedLayer())
+    if kind in layer.states:
+        raise UnsupportedArchitectureError(f"Layer {trace.layer} has more than one {operator}.")
     layer.states[kind], layer.capsules[kind] = sizes, capsule
     name = f"{kind}.{trace.layer}"
     if f"state_{name}" not in trace.inputs:  # only what it reads is recorded

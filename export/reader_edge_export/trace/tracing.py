@@ -65,35 +65,35 @@ class AttentionLayer:
     is_latent: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RecurrentLayer:
-    """What one recurrent layer of the source keeps of earlier tokens.
+@dataclass(slots=True)
+class TracedLayer:
+    """What one layer of the source asks for: attention, states, both, or neither.
 
     states: the sizes of each state by its kind, without the batch. capsules: numbers of a token that replay it.
     """
 
+    attention: AttentionLayer | None = None
     states: dict[str, tuple[int, ...]] = field(default_factory=dict)
     capsules: dict[str, int] = field(default_factory=dict)
 
-
-TracedLayer = AttentionLayer | RecurrentLayer
+    @property
+    def kept(self) -> Layer:
+        """As the manifest has it."""
+        attention = self.attention
+        layer = (
+            Layer.none()
+            if attention is None
+            else Layer.attention(attention.num_kv_heads, attention.head_dim, attention.shares, attention.is_latent)
+        )
+        return layer.with_states(self.states, self.capsules) if self.states else layer
 
 
 def package_layers(layers: Sequence[TracedLayer]) -> tuple[Layer, ...]:
     """As the manifest has them; () where all have attention, of one size and with keys and values of their own."""
-    kept = {_kept(layer) if isinstance(layer, AttentionLayer) else None for layer in layers}
-    if len(kept) == 1 and all(each is not None and each[2:] == (None, False) for each in kept):
-        return ()
-    return tuple(
-        Layer.attention(*_kept(layer))
-        if isinstance(layer, AttentionLayer)
-        else Layer.recurrent(layer.states, layer.capsules)
-        for layer in layers
-    )
-
-
-def _kept(layer: AttentionLayer) -> tuple[int, int, int | None, bool]:
-    return layer.num_kv_heads, layer.head_dim, layer.shares, layer.is_latent
+    kept = tuple(layer.kept for layer in layers)
+    first = kept[0]
+    is_plain = first.kind == "attention" and first.has_cache and not first.is_latent
+    return () if is_plain and all(each == first for each in kept) else kept
 
 
 @dataclass(slots=True)
@@ -203,7 +203,8 @@ def tree_attention(
     heads: LatentHeads | None = getattr(module, "latent_heads", None)
     positions = trace.inputs["position_ids"]
     query = query if heads is None else absorbed_queries(heads, query, positions)
-    if index in trace.layers or value.shape != key.shape or not getattr(module, "is_causal", True):
+    traced = trace.layers.setdefault(index, TracedLayer())
+    if traced.attention is not None or value.shape != key.shape or not getattr(module, "is_causal", True):
         raise UnsupportedArchitectureError(f"Attention layer {index} is not plain causal self-attention.")
     is_windowed = sliding_window is not None and sliding_window < trace.max_context
     source = next((other for other, written in trace.keys.items() if written is key), None)
@@ -217,7 +218,7 @@ def tree_attention(
         shares=source,
         is_latent=value is key,
     )
-    trace.layers[index] = layer
+    traced.attention = layer
     attributes = {"scale_f": layer.scale, "softcap_f": layer.softcap, "num_heads_i": layer.num_heads}
     attributes |= {"kv_heads_i": layer.num_kv_heads, "head_dim_i": layer.head_dim}
     mask = trace.inputs.get("tree_mask_sliding") if is_windowed else None

@@ -25,7 +25,6 @@ from reader_edge_export.trace.rotary_stand_ins import halved_rotary, plain_posit
 from reader_edge_export.trace.tracing import (
     ATTENTION_NAME,
     AttentionLayer,
-    RecurrentLayer,
     Trace,
     TracedLayer,
     current_trace,
@@ -41,6 +40,7 @@ EXPORTER, TASK = "reader-edge", "text-generation"  # by Optimum's names
 # Sizes of the traced example; all differ, so that a size fixed by mistake breaks the parity checks.
 _B, _N, _R, _PAST, _S, _P = 2, 3, 2, 5, 16, 4
 EXAMPLE_SIZES = _B, _N
+_WITHOUT_MEMORY = ("mlp", "moe")  # kinds of layers, by transformers' names, that read nothing of earlier tokens
 
 
 class TreeConfig(ExporterConfig):  # type: ignore[misc]
@@ -77,7 +77,7 @@ class TreeConfig(ExporterConfig):  # type: ignore[misc]
         }
         if sliding_window_of(self._layers) is not None:
             axes["tree_mask_sliding"] = axes["tree_mask"]
-        if any(isinstance(layer, RecurrentLayer) for layer in self._layers):
+        if any(layer.states for layer in self._layers):
             axes |= {"parents": {0: "B", 1: "N"}, "num_kept": {0: "B"}, "num_pending": {0: "B"}}
             axes |= _state_axes("state", self._layers) | _state_axes("pending", self._layers)
         return axes if self._images is None else axes | self._images.inputs
@@ -160,11 +160,13 @@ def survey(source: SourceModel, max_context: int, task: str = TASK) -> list[Trac
     with torch.no_grad(), _markers(source, max_context):
         _run(model.forward, trace, config.NODES)
     num_layers = int(model.config.num_hidden_layers)
-    if sorted(trace.layers) != list(range(num_layers)):
+    kinds = getattr(model.config, "layer_types", None) or []
+    without = {index for index, kind in enumerate(kinds) if kind in _WITHOUT_MEMORY}
+    if sorted(trace.layers.keys() | without) != list(range(num_layers)):
         raise UnsupportedArchitectureError(
             f"Only {len(trace.layers)} of the model's {num_layers} layers use the attention interface of transformers."
         )
-    layers = [trace.layers[index] for index in range(num_layers)]
+    layers = [trace.layers.get(index, TracedLayer()) for index in range(num_layers)]
     attention = attention_layers(layers)
     windows = {layer.sliding_window for layer in attention} - {None}
     if len({layer.num_heads for layer in attention}) != 1 or len(windows) > 1:
@@ -177,7 +179,7 @@ def survey(source: SourceModel, max_context: int, task: str = TASK) -> list[Trac
 
 def attention_layers(layers: Sequence[TracedLayer]) -> list[AttentionLayer]:
     """The layers that attend to earlier tokens."""
-    return [layer for layer in layers if isinstance(layer, AttentionLayer)]
+    return [layer.attention for layer in layers if layer.attention is not None]
 
 
 def sliding_window_of(layers: Sequence[TracedLayer]) -> int | None:
@@ -261,21 +263,14 @@ def _tree_forward(model: PreTrainedModel, max_context: int, config: TreeConfig) 
 
 
 def _kv_axes(prefix: str, layers: Sequence[TracedLayer]) -> DynamicAxes:
-    attending = ((index, layer) for index, layer in enumerate(layers) if isinstance(layer, AttentionLayer))
-    kept = {index: layer for index, layer in attending if layer.shares is None}
-    names = [f"{prefix}_key.{index}" for index in kept]
-    names += [f"{prefix}_value.{index}" for index, layer in kept.items() if not layer.is_latent]
+    kept = {index: layer.kept for index, layer in enumerate(layers) if layer.kept.has_cache}
+    names = [f"{prefix}_{kind}.{index}" for kind in ("key", "value") for index in kept if kind in kept[index].kept]
     return {name: {0: "B", 2: "S"} for name in names}
 
 
 def _state_axes(prefix: str, layers: Sequence[TracedLayer]) -> DynamicAxes:
     axes = {"pending": {0: "B", 1: "P"}, "capsule": {0: "B", 1: "N"}}.get(prefix, {0: "B"})
-    return {
-        f"{prefix}_{kind}.{index}": axes
-        for index, layer in enumerate(layers)
-        if isinstance(layer, RecurrentLayer)
-        for kind in layer.states
-    }
+    return {f"{prefix}_{kind}.{index}": axes for index, layer in enumerate(layers) for kind in layer.states}
 
 
 def _example_inputs(layers: Sequence[TracedLayer]) -> dict[str, torch.Tensor]:
@@ -290,11 +285,9 @@ def _example_inputs(layers: Sequence[TracedLayer]) -> dict[str, torch.Tensor]:
         "num_pending": torch.zeros(_B, dtype=torch.long),
     }
     for index, layer in enumerate(layers):
-        if isinstance(layer, AttentionLayer):
-            for kind in ("key", "value"):
-                inputs[f"past_{kind}.{index}"] = torch.zeros(_B, layer.num_kv_heads, _S, layer.head_dim)
-        else:
-            for kind, sizes in layer.states.items():
-                inputs[f"state_{kind}.{index}"] = torch.zeros(_B, *sizes)
-                inputs[f"pending_{kind}.{index}"] = torch.zeros(_B, _P, layer.capsules[kind])
+        for kind in ("key", "value") if layer.attention is not None else ():
+            inputs[f"past_{kind}.{index}"] = torch.zeros(_B, layer.kept.num_kv_heads, _S, layer.kept.head_dim)
+        for kind, sizes in layer.states.items():
+            inputs[f"state_{kind}.{index}"] = torch.zeros(_B, *sizes)
+            inputs[f"pending_{kind}.{index}"] = torch.zeros(_B, _P, layer.capsules[kind])
     return inputs

@@ -1,12 +1,13 @@
-"""What a layer keeps of a text in a cache: keys and values, its own or another layer's, states, or nothing."""
+"""What a layer keeps of a text in a cache: keys and values, its own or another layer's, states, both, or nothing."""
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
-Kind = Literal["attention", "recurrent", "none"]
+Kind = Literal["attention", "recurrent", "hybrid", "none"]
 
 _MAX_HEADS = 1 << 12
 _MAX_NUMBERS = 1 << 26  # of a state
@@ -19,6 +20,7 @@ _Numbers = Annotated[int, Meta(ge=1, le=_MAX_NUMBERS)]
 class Layer(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """One layer of a model.
 
+    kind: "hybrid" attends and keeps states, side by side; "none" does neither, as an MLP alone.
     num_kv_heads, head_dim: sizes of its keys and values; 0 where it has no attention. cache: "own", or the layer whose
     KV cache it reads in place of one of its own. is_latent: whether its values are its keys, which are kept once.
     states: sizes of each of its recurrent states, of one text, by kind. capsules: how many numbers of a node it takes
@@ -36,9 +38,9 @@ class Layer(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
     def __post_init__(self) -> None:
         has_attention = self.cache is not None and bool(self.num_kv_heads and self.head_dim)
         has_none = self.cache is None and not self.num_kv_heads and not self.head_dim
-        if not (has_attention if self.kind == "attention" else has_none and not self.is_latent):
+        if not (has_attention if self.kind in ("attention", "hybrid") else has_none and not self.is_latent):
             raise ValueError("sizes and cache are those of attention")
-        if bool(self.states) != (self.kind == "recurrent") or self.states.keys() != self.capsules.keys():
+        if bool(self.states) != (self.kind in ("recurrent", "hybrid")) or self.states.keys() != self.capsules.keys():
             raise ValueError("states and capsules are those of recurrent layers")
         if any(math.prod(sizes) > _MAX_NUMBERS for sizes in self.states.values()):
             raise ValueError(f"a state has {_MAX_NUMBERS} numbers at most")
@@ -50,11 +52,17 @@ class Layer(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
 
     @classmethod
     def recurrent(cls, states: Mapping[str, Sequence[int]], capsules: Mapping[str, int]) -> "Layer":
-        return cls("recurrent", states={kind: tuple(sizes) for kind, sizes in states.items()}, capsules=dict(capsules))
+        return cls.none().with_states(states, capsules)
 
     @classmethod
     def none(cls) -> "Layer":
         return cls("none")
+
+    def with_states(self, states: Mapping[str, Sequence[int]], capsules: Mapping[str, int]) -> "Layer":
+        """The same, which keeps these states too."""
+        kind: Kind = "hybrid" if self.kind == "attention" else "recurrent"
+        sizes = {kind: tuple(each) for kind, each in states.items()}
+        return replace(self, kind=kind, states=sizes, capsules=dict(capsules))
 
     @property
     def shares(self) -> int | None:

@@ -96,13 +96,14 @@ def test_prompts_and_sessions_go_on_where_they_stood(package: Path, uses_native:
     assert went_on.stats.num_accepted_tokens + went_on.stats.num_steps > 0
 
 
-STATES = {  # of layer 0 of the tiny models; layer 1 attends
+STATES = {  # of layer 0 of the tiny models; layer 1 attends, of Falcon-H1 both do both
     "lfm2": {"conv": (3, 64)},
     "qwen3_5_text": {"conv": (3, 96), "delta": (4, 16, 8)},
     "granitemoehybrid": {"conv": (3, 192), "mamba": (8, 16, 16)},
     "qwen3_5_moe_text": {"conv": (3, 96), "delta": (4, 16, 8)},
     "lfm2_moe": {"conv": (3, 64)},
     "qwen3_next": {"conv": (3, 96), "delta": (4, 16, 8)},
+    "falcon_h1": {"conv": (3, 160), "mamba": (6, 16, 16)},
 }
 TEXT = np.random.default_rng(0).integers(3, VOCAB_SIZE, 40).tolist()
 
@@ -111,9 +112,11 @@ TEXT = np.random.default_rng(0).integers(3, VOCAB_SIZE, 40).tolist()
 def test_a_package_tells_what_each_layer_keeps(model_type: str, exported: Exported) -> None:
     manifest = ModelPackage.open(exported(model_type, "fp32", "exact")).manifest
     recurrent, attention = manifest.layers
-    assert (recurrent.kind, dict(recurrent.states)) == ("recurrent", STATES[model_type])
-    assert (attention.kind, attention.num_kv_heads) == ("attention", 2)
-    assert manifest.past_names() == ["past_key.1", "past_value.1"]
+    is_both = model_type == "falcon_h1"
+    assert (recurrent.kind, dict(recurrent.states)) == ("hybrid" if is_both else "recurrent", STATES[model_type])
+    assert (attention.kind, attention.num_kv_heads) == ("hybrid" if is_both else "attention", 2)
+    numbers = (0, 1) if is_both else (1,)
+    assert manifest.past_names() == [f"past_{part}.{number}" for number in numbers for part in ("key", "value")]
     assert manifest.checks["tree_rows_equal"] == 1
     assert manifest.checks["tree_logit_error"] < 2e-5
 

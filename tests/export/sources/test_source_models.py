@@ -18,7 +18,7 @@ from reader_edge_export.sources.config.hf_config import hf_config
 from reader_edge_export.sources.find import find_source
 from reader_edge_export.sources.folder import folder_weights
 from reader_edge_export.sources.layered_model import LayeredModel, SteadyTopk, best
-from reader_edge_export.trace.tracing import RecurrentLayer
+from reader_edge_export.trace.tracing import TracedLayer
 from reader_edge_export.trace.tree_config import survey
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
 from reader_edge_runtime.package.model_package import ModelPackage
@@ -175,6 +175,12 @@ def test_a_module_and_its_traced_layers_are_what_config_json_says(name: str, tin
         ("granitemoehybrid", {"position_embedding_type": "rope"}, "logits"),
         ("granitemoehybrid", {"time_step_limit": [0.0, 0.1]}, "logits"),
         ("granitemoehybrid", {"residual_multiplier": 1.0}, "logits"),
+        ("falcon_h1", {"key_multiplier": 1.1}, "logits"),
+        ("falcon_h1", {"ssm_out_multiplier": 1.1}, "logits"),
+        ("falcon_h1", {"ssm_multipliers": [0.8, 0.6, 1.3, 1.5, 0.8]}, "logits"),
+        ("falcon_h1", {"mlp_multipliers": [1.0, 0.6]}, "logits"),
+        ("falcon_h1", {"mamba_norm_before_gate": True}, "logits"),
+        ("falcon_h1", {"time_step_limit": [0.0, 0.1]}, "logits"),
         ("qwen3_moe", {"norm_topk_prob": False}, "logits"),
         ("qwen3_moe", {"num_experts_per_tok": 2}, "logits"),
         ("gpt_oss", {"swiglu_limit": 7.0}, "logits"),
@@ -229,8 +235,10 @@ def test_a_layer_that_asks_for_other_attention_is_caught(wrong: dict[str, Any], 
     folder = tiny_model("gemma2")
     with quiet_libraries():
         layers = survey(open_source(folder), MAX_CONTEXT)
+    attention = layers[0].attention
+    assert attention is not None
     with pytest.raises(AssertionError, match="attention in layer 0"):
-        check_layers([replace(layers[0], **wrong), layers[1]], _config(folder), MAX_CONTEXT)
+        check_layers([TracedLayer(replace(attention, **wrong)), layers[1]], _config(folder), MAX_CONTEXT)
 
 
 @pytest.mark.parametrize("model_type", RECURRENT)
@@ -238,9 +246,8 @@ def test_a_layer_that_keeps_other_states_is_caught(model_type: str, tiny_model: 
     folder = tiny_model(model_type)
     with quiet_libraries():
         first, *others = survey(open_source(folder), MAX_CONTEXT)
-    assert isinstance(first, RecurrentLayer)
     wider = replace(first, states={kind: (sizes[0] + 1, *sizes[1:]) for kind, sizes in first.states.items()})
-    for wrong in (wider, others[-1]):
+    for wrong in (wider, replace(first, states={}, capsules={})):
         with pytest.raises(AssertionError, match="states of layer 0"):
             check_layers([wrong, *others], _config(folder), MAX_CONTEXT)
 

@@ -220,6 +220,7 @@ LAYERS = (
     Layer.attention(1, 32),
     Layer.attention(2, 16, shares=1),
     Layer.attention(1, 24, is_latent=True),
+    Layer.attention(2, 16).with_states({"conv": (3, 40)}, {"conv": 40}),
 )
 
 
@@ -233,23 +234,24 @@ def test_layers_are_read_back_equal_and_listed_where_they_differ(tmp_path: Path)
     write_manifest(tmp_path, make_manifest())
     assert "layers" not in json.loads((tmp_path / MANIFEST_NAME).read_text())
     assert read_manifest(tmp_path) == make_manifest()
-    write_manifest(tmp_path, replace(layered(), num_layers=7))
-    with pytest.raises(ManifestError, match=r"number of layers beside num_layers 7 \(6\): export the model again"):
+    write_manifest(tmp_path, replace(layered(), num_layers=8))
+    with pytest.raises(ManifestError, match=r"number of layers beside num_layers 8 \(7\): export the model again"):
         read_manifest(tmp_path)
 
 
 def test_tensors_and_memory_are_those_of_the_layers() -> None:
     manifest = layered()
-    assert manifest.past_names() == ["past_key.1", "past_value.1", "past_key.3", "past_value.3", "past_key.5"]
+    names = ["past_key.1", "past_value.1", "past_key.3", "past_value.3", "past_key.5", "past_key.6", "past_value.6"]
+    assert manifest.past_names() == names
     assert manifest.present_names() == [name.replace("past", "present") for name in manifest.past_names()]
-    assert manifest.state_sizes() == {"conv.0": (3, 40), "delta.0": (4, 8, 8)}
-    assert manifest.capsule_sizes() == {"conv.0": 40, "delta.0": 56}
+    assert manifest.state_sizes() == {"conv.0": (3, 40), "delta.0": (4, 8, 8), "conv.6": (3, 40)}
+    assert manifest.capsule_sizes() == {"conv.0": 40, "delta.0": 56, "conv.6": 40}
     assert manifest.has_states
     assert not make_manifest().has_states
     manifest = layered()
-    assert manifest.kv_row_bytes == 2 * 4 * (2 * 16 + 1 * 32) + 4 * 24
-    assert replace(manifest, kv_dtype="int8").kv_row_bytes == 2 * (2 * 18 + 1 * 34) + 26
-    assert manifest.state_bytes == 4 * (3 * 40 + 4 * 8 * 8)
+    assert manifest.kv_row_bytes == 2 * 4 * (2 * 16 + 1 * 32 + 2 * 16) + 4 * 24
+    assert replace(manifest, kv_dtype="int8").kv_row_bytes == 2 * (2 * 18 + 1 * 34 + 2 * 18) + 26
+    assert manifest.state_bytes == 4 * (2 * 3 * 40 + 4 * 8 * 8)
     assert make_manifest().state_bytes == 0
 
 
@@ -269,6 +271,8 @@ def set_layer(number: int, **fields: Any) -> Callable[[dict[str, Any]], None]:
         (set_layer(0, states={f"s{n}": [1] for n in range(9)}), r"layers\[0\].states"),
         (set_layer(1, states={"conv": [3]}, capsules={"conv": 3}), r"layers\[1\]"),
         (set_layer(2, cache="own"), r"layers\[2\]"),
+        (set_layer(6, states={}, capsules={}), r"layers\[6\] .*states and capsules"),
+        (set_layer(6, cache=None), r"layers\[6\] .*sizes and cache"),
         (set_layer(4, cache=4), r"layers\[4\].cache \(4\)"),
         (set_layer(4, cache=0), r"layers\[4\].cache \(0\)"),
         (set_layer(4, cache=3), r"layers\[4\].cache"),  # of another size

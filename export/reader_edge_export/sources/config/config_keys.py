@@ -27,6 +27,10 @@ _LFM2 = _LFM2 | {"full_attn_idxs", "tie_embedding"}
 _QWEN3_5 = _RMS | {"attention_bias", "partial_rotary_factor", "layer_types", "full_attention_interval"}
 _QWEN3_5 = _QWEN3_5 | {"linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim"}
 _QWEN3_5 = _QWEN3_5 | {"linear_conv_kernel_dim"}
+_MAMBA = frozenset(
+    {"mamba_n_heads", "mamba_d_head", "mamba_n_groups", "mamba_d_state", "mamba_d_conv", "mamba_expand"}
+    | {"mamba_chunk_size", "mamba_conv_bias", "mamba_proj_bias", "time_step_limit"}
+)
 _LATENT = (_RMS - {"head_dim", "num_key_value_heads"}) | {"attention_bias", "kv_lora_rank", "q_lora_rank"}
 _LATENT = _LATENT | {"qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"}
 _DEEPSEEK = _LATENT | {"n_routed_experts", "n_shared_experts", "num_experts_per_tok", "moe_intermediate_size"}
@@ -79,10 +83,10 @@ READ_OF_TEXTS: dict[str, frozenset[str]] = {  # by model_type, which can be expo
     "lfm2": _LFM2 | {"block_ff_dim", "block_auto_adjust_ff_dim", "block_ffn_dim_multiplier", "block_multiple_of"},
     "qwen3_5_text": _QWEN3_5,
     "granitemoehybrid": _RMS
+    | _MAMBA
     | {"attention_bias", "attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"}
-    | {"layer_types", "layers_block_type", "position_embedding_type", "shared_intermediate_size", "time_step_limit"}
-    | {"num_local_experts", "num_experts_per_tok", "mamba_n_heads", "mamba_d_head", "mamba_n_groups", "mamba_d_state"}
-    | {"mamba_d_conv", "mamba_expand", "mamba_chunk_size", "mamba_conv_bias", "mamba_proj_bias"},
+    | {"layer_types", "layers_block_type", "position_embedding_type", "shared_intermediate_size"}
+    | {"num_local_experts", "num_experts_per_tok"},
     "gemma4_text": _GEMMA
     | _WINDOWS
     | {"final_logit_softcapping", "global_head_dim", "num_global_key_value_heads", "per_layer_config"}
@@ -114,6 +118,11 @@ READ_OF_TEXTS: dict[str, frozenset[str]] = {  # by model_type, which can be expo
     | _EXPERTS
     | {"moe_intermediate_size", "shared_expert_intermediate_size", "norm_topk_prob", "decoder_sparse_step"}
     | {"mlp_only_layers"},
+    "falcon_h1": _RMS
+    | _MAMBA
+    | {"attention_bias", "mlp_bias", "projectors_bias", "mamba_d_ssm", "mamba_rms_norm", "mamba_norm_before_gate"}
+    | {"embedding_multiplier", "lm_head_multiplier", "key_multiplier", "mlp_multipliers", "ssm_multipliers"}
+    | {f"{part}_{way}_multiplier" for part in ("attention", "ssm") for way in ("in", "out")},
     "muse_glimmer_text": (_RMS - {"hidden_act"})
     | _WINDOWS
     | {"hidden_activation", "attention_bias", "final_logit_softcapping", "qk_scale_factor", "output_multiplier"}
@@ -158,7 +167,7 @@ HARMLESS = frozenset(
     | {"use_cache", "cache_implementation", "_attn_implementation", "_attn_implementation_autoset"}
     | {"attn_implementation", "_attn_implementation_internal", "_experts_implementation", "experts_implementation"}
     | {"_experts_implementation_internal", "output_attentions", "output_hidden_states", "return_dict"}
-    | {"output_router_logits", "ep_size"}
+    | {"output_router_logits", "ep_size", "num_logits_to_keep"}
     | {"use_return_dict", "torchscript", "chunk_size_feed_forward", "keys_to_ignore_at_inference"}
     | {"use_flash_attn", "flash_attn", "attn_impl", "use_cache_quantization", "use_cache_kernel"}
     | {"_flash_attn_2_enabled", "use_flash_attention", "use_flash_attention_2", "_flash_attn", "use_sdpa", "_use_sdpa"}
@@ -217,6 +226,7 @@ _OWN_INERT["hunyuan_v1_dense"] = {
     **{"use_qk_norm": (True,), "use_rotary_pos_emb": (True,), "use_cla": (False,), "norm_type": ("rms",)},
     **{"cla_share_factor": tuple(range(1, 17)), "num_experts": (1,), "num_shared_expert": (1,), "moe_topk": (1,)},
 }
+_OWN_INERT["falcon_h1"] = {"mamba_use_mlp": (True,), "mlp_expansion_factor": tuple(range(1, 17))}
 _OWN_INERT["apertus"] = {"qk_norm": (True,), "post_norm": (False,)}
 _OWN_INERT["ernie4_5_moe"] = {
     **{"moe_use_aux_free": (True,), "moe_gate": ("topk",), "moe_gate_act": ("softmax",)},

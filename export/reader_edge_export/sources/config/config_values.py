@@ -32,6 +32,10 @@ def _is_list_of(*kinds: type) -> Callable[[object], bool]:
     return lambda value: isinstance(value, list) and all(type(item) in kinds for item in value)
 
 
+def _is_numbers(count: int) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, list) and len(value) == count and all(map(_is_number, value))
+
+
 def _is_range(value: object) -> bool:
     """Of two numbers; the second may have no limit."""
     if not isinstance(value, list) or len(value) != 2:
@@ -73,6 +77,12 @@ _KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
     **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar"), _POSITIVE),
     **dict.fromkeys(("attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"), _NUMBER),
     **dict.fromkeys(("logit_scale", "qk_scale_factor", "output_multiplier"), _NUMBER),
+    **dict.fromkeys(("lm_head_multiplier", "key_multiplier"), _NUMBER),
+    **{f"{part}_{way}_multiplier": _NUMBER for part in ("attention", "ssm") for way in ("in", "out")},
+    "mlp_multipliers": ("two numbers", _is_numbers(2)),
+    "ssm_multipliers": ("five numbers", _is_numbers(5)),
+    "mamba_d_ssm": _COUNT,
+    **dict.fromkeys(("projectors_bias", "mamba_rms_norm", "mamba_norm_before_gate"), _FLAG),
     "post_norm_eps": _POSITIVE,
     "layer_rope_theta": ("a list of numbers", _is_list_of(int, float)),
     **dict.fromkeys(("tie_word_embeddings", "attention_bias", "mlp_bias", "qk_layernorm", "use_sliding_window"), _FLAG),
@@ -150,6 +160,7 @@ _OWN_NULLABLE: dict[str, frozenset[str]] = {  # by model type
     "deepseek_v3": frozenset({"q_lora_rank"}),
     "glm4_moe_lite": frozenset({"q_lora_rank", "mlp_layer_types"}),
     "minicpm3": frozenset({"q_lora_rank", "v_head_dim", "scale_depth", "dim_model_base"}),
+    "falcon_h1": frozenset({"head_dim", "mamba_d_ssm", "mlp_multipliers", "ssm_multipliers"}),
 }
 
 

@@ -24,7 +24,10 @@ _FLOATS = (
     *("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon"),
     *("attn_logit_softcapping", "final_logit_softcapping", "norm_eps", "swiglu_alpha", "swiglu_limit", "logit_scale"),
     *("routed_scaling_factor", "moe_norm_min", "qk_scale_factor", "output_multiplier", "post_norm_eps"),
+    *("embedding_multiplier", "lm_head_multiplier", "key_multiplier", "attention_in_multiplier"),
+    *("attention_out_multiplier", "ssm_in_multiplier", "ssm_out_multiplier"),
 )
+_FLOAT_LISTS = ("mlp_multipliers", "ssm_multipliers")
 _SCALED = ("gpt_oss", "apertus")  # whose classes suppose a stretched position embedding
 _WHOLE = ("query_pre_attn_scalar",)
 _GEMMA4_EXPERTS = ("num_experts", "top_k_experts", "moe_intermediate_size")
@@ -72,6 +75,8 @@ def _typed(key: str, value: object) -> object:
     """A number as its class wants it: other writers of JSON leave ".0" out, or add it."""
     if key in _FLOATS and type(value) is int:
         return float(value)
+    if key in _FLOAT_LISTS and isinstance(value, list):
+        return [float(each) for each in value]
     if key == "time_step_limit" and isinstance(value, list):
         return [ENDLESS if isinstance(each, dict) else float(each) for each in value]
     return int(value) if key in _WHOLE and isinstance(value, float) and value.is_integer() else value

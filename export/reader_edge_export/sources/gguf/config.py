@@ -10,6 +10,7 @@ from reader_edge_export.sources.config.config_values import MAX_EXPERTS
 from reader_edge_export.sources.gguf.family_configs import (
     STATE_SIZES,
     ernie_moe,
+    falcon_h1,
     gemma2,
     gemma3,
     gemma4,
@@ -307,6 +308,7 @@ MODELS: dict[str, tuple[str, Callable[[GgufFile, Metadata], Config]]] = {  # by 
     "ernie4_5-moe": ("ernie4_5_moe", ernie_moe),
     "deepseek2": ("deepseek_v2", deepseek2),
     "minicpm3": ("minicpm3", minicpm3),
+    "falcon-h1": ("falcon_h1", falcon_h1),
 }
 # Their bases of positions are not 10000, and every converter writes them, but for Ollama's where it found none.
 _WITH_BASE = ("olmo2", "smollm3", "lfm2", "lfm2moe", "gpt-oss")

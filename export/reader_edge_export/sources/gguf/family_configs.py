@@ -111,10 +111,9 @@ def _query_scalar(values: Metadata, head_dim: int, num_layers_of_27b: int) -> in
 
 def granite_hybrid(file: GgufFile, values: Metadata) -> Config:
     """Granite 4, whose layers without heads of keys and values are of Mamba2."""
-    conv, state, groups, inner, num_heads = (values.size(f"ssm.{key}") for key in STATE_SIZES)
-    hidden_size = values.size("embedding_length")
-    if inner % num_heads or inner % hidden_size:
-        raise file.error(f"has {inner} values in {num_heads} heads of states beside {hidden_size}")
+    inner, hidden_size, groups = (values.size(key) for key in ("ssm.inner_size", "embedding_length", "ssm.group_count"))
+    if inner % hidden_size:
+        raise file.error(f"has {inner} values in heads of states beside {hidden_size}")
     if groups != 1:
         raise UnsupportedArchitectureError(
             f"'{file.path}' has {groups} groups of heads of states, whose norm llama.cpp and transformers take "
@@ -124,6 +123,7 @@ def granite_hybrid(file: GgufFile, values: Metadata) -> Config:
     return {
         **config,
         **granite_factors(file, values),
+        **_mamba2(file, values),
         "attention_bias": any(name.endswith("attn_q.bias") for name in file.tensors),
         "layer_types": layer_kinds(file, values, "linear_attention"),
         "position_embedding_type": "rope" if values.flag("rope.scaling.finetuned", True) else "nope",
@@ -132,14 +132,36 @@ def granite_hybrid(file: GgufFile, values: Metadata) -> Config:
         ),
         "num_local_experts": 0,
         "num_experts_per_tok": 0,
+        "mamba_expand": inner // hidden_size,
+    }
+
+
+def falcon_h1(file: GgufFile, values: Metadata) -> Config:
+    """Converters multiply weights by the family's factors; llama.cpp has the norm behind the gate."""
+    return {
+        **heads(file, values),
+        **_mamba2(file, values),
+        "mamba_d_ssm": values.size("ssm.inner_size"),
+        "mamba_rms_norm": "blk.0.ssm_norm.weight" in file.tensors,
+        "mamba_norm_before_gate": False,
+        "attention_bias": "blk.0.attn_q.bias" in file.tensors,
+        "mlp_bias": "blk.0.ffn_up.bias" in file.tensors,
+        "projectors_bias": "blk.0.ssm_out.bias" in file.tensors,
+    }
+
+
+def _mamba2(file: GgufFile, values: Metadata) -> Config:
+    conv, state, groups, inner, num_heads = (values.size(f"ssm.{key}") for key in STATE_SIZES)
+    if inner % num_heads or num_heads % groups:
+        raise file.error(f"has {inner} values in {num_heads} heads and {groups} groups of states")
+    return {
         "mamba_d_conv": conv,
         "mamba_d_state": state,
         "mamba_n_groups": groups,
         "mamba_n_heads": num_heads,
         "mamba_d_head": inner // num_heads,
-        "mamba_expand": inner // hidden_size,
         "mamba_conv_bias": any(name.endswith("ssm_conv1d.bias") for name in file.tensors),
-        "mamba_proj_bias": False,
+        "mamba_proj_bias": any(name.endswith("ssm_in.bias") for name in file.tensors),
     }
 
 

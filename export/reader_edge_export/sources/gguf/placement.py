@@ -39,6 +39,7 @@ _SHIFTED = (
 _QKV = ("attn_q", "attn_k", "attn_v")
 _DELTA = ("qwen35", "qwen35moe")
 _GRANITE_4 = ("granitehybrid", "granitemoe")
+_MAMBA2 = (*_GRANITE_4, "falcon-h1")
 _SHARED_MLP = {"input_linear": ("ffn_gate", "ffn_up"), "output_linear": ("ffn_down",)}  # of Granite 4
 # Of names, what converters call them; what is added to those that have no ending.
 _CALLED = {
@@ -50,7 +51,7 @@ _CALLED = {
 _OF_HEADS_PARAMETER, _BY_HEAD = ".kv_b_proj.weight", ("attn_k_b.weight", "attn_v_b.weight")
 _SCALES = {".router.scale": "ffn_gate_inp.scale", ".router.per_expert_scale": "ffn_down_exps.scale"}  # of Gemma 4
 _ENDINGS = {".layer_scalar": ".weight", ".sinks": ".weight", ".expert_bias": ".bias"}
-_COLUMNS = (".A_log", ".D")  # of Granite 4, one number a row
+_COLUMNS = (".A_log", ".D")  # of Mamba2, one number a row
 # Value heads of a gated delta layer lie in the order of llama.cpp's converter, one of each key head in turn;
 # transformers has those of a key head side by side.
 _BEHIND_KEYS = ("in_proj_qkv.weight", "conv1d.weight")  # which queries and keys are in front of
@@ -185,10 +186,11 @@ class Placement:
     def stored_shape(self, name: str) -> tuple[int, ...]:
         """Of a parameter in the file, its parts joined."""
         shape = tuple(self._parameters[name].shape)
-        if self._architecture in _GRANITE_4 and name.endswith(_COLUMNS):
+        if self._architecture in _MAMBA2 and name.endswith(_COLUMNS):
             return *shape, 1
-        if self._architecture in _GRANITE_4 and name.endswith(".mamba.norm.weight"):
-            return 1, *shape
+        if self._architecture in _MAMBA2 and name.endswith(".mamba.norm.weight"):
+            num_groups = self._config.mamba_n_groups
+            return num_groups, shape[0] // num_groups
         if len(shape) == 3:  # a convolution, whose channels are apart: (C, 1, K)
             return shape[0], shape[2]
         return shape[::-1] if name in self._transposed else shape
