@@ -6,7 +6,7 @@ output's: https://www.opencompute.org/documents/ocp-microscaling-formats-mx-v1-0
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +29,8 @@ _GRANITE = {
     "output_linear.weight": "experts.down_proj",
     "router.layer.weight": "router.weight",
 }
+_STACKED = re.compile(r"(.*)\.switch_mlp\.([a-z_]+)\.weight")
+_MAX_EXPERTS = 1 << 16
 _BLOCKS, _SCALES = "_blocks", "_scales"
 MXFP4 = BLOCK_TYPES["MXFP4"]
 _NUM_PARTS = {"gate_up_proj": 2, "down_proj": 1}
@@ -42,6 +44,20 @@ class ExpertTensors(ABC):
     @abstractmethod
     def read(self, expert: int) -> torch.Tensor:
         """An expert's part as its module has it, fp32."""
+
+
+@dataclass(frozen=True, slots=True)
+class StackedTensor(StoredTensor):
+    """An expert's part of a tensor that has those of all, as MLX writes them. expert: which."""
+
+    stored: StoredTensor
+    expert: int
+
+    def read(self) -> torch.Tensor:
+        return self.stored.read_part(self.expert)
+
+    def read_rows(self, start: int, stop: int) -> torch.Tensor:
+        return self.read()[start:stop]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +117,8 @@ def gather_experts(
     """
     named: dict[str, StoredTensor] = {}
     for name, tensor in tensors.items():
-        put(folder, named, _newer(name), tensor)
+        for own_name, own_tensor in _of_experts(name, tensor):
+            put(folder, named, _newer(own_name), own_tensor)
     others: dict[str, StoredTensor] = {}
     packed: dict[str, Mxfp4Tensors] = {}
     turned: dict[str, ExpertTensors] = {}
@@ -135,6 +152,17 @@ def gather_experts(
         **turned,
         **{name: _checked(folder, parameters, name, each) for name, each in own.items()},
     }
+
+
+def _of_experts(name: str, tensor: StoredTensor) -> Iterator[tuple[str, StoredTensor]]:
+    """A tensor, or each expert's part of one that MLX stacked."""
+    found = _STACKED.fullmatch(name)
+    if found is None or len(tensor.shape) != 3 or tensor.shape[0] > _MAX_EXPERTS:
+        yield name, tensor
+        return
+    for expert in range(tensor.shape[0]):
+        own = f"{found[1]}.experts.{expert}.{found[2]}.weight"
+        yield own, StackedTensor(own, tensor.file, tensor.shape[1:], tensor.dtype, tensor, expert)
 
 
 def _is_transposed(parameters: ParameterNames, name: str, tensor: StoredTensor) -> bool:

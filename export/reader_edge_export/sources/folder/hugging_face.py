@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reader_edge_export.sources.architectures import check_architecture, is_mixture, max_context_of
+from reader_edge_export.sources.architectures import RECURRENT, check_architecture, max_context_of
 from reader_edge_export.sources.config.hf_config import hf_config
 from reader_edge_export.sources.folder.folder_files import check_entries, check_names, read_json, weight_files
 from reader_edge_export.sources.folder.stored_tensors import stored_tensors
 from reader_edge_export.sources.generation import end_ids, other_choices, own_sampling
 from reader_edge_export.sources.pooling import folder_pooling
 from reader_edge_export.sources.quantized.formats import (
+    MLX,
     MXFP4,
     Quantization,
     plain_config,
@@ -146,15 +147,10 @@ def _checked(name: str, folder: Path, max_context: int | None) -> HuggingFaceSou
     quantization = quantization_of(config)
     if quantization is None:
         check_names(folder)
-    elif is_mixture(config) and quantization.method != MXFP4 and not quantization.floats:
+    elif quantization.method == MLX and config["model_type"] in RECURRENT:
         raise UnsupportedArchitectureError(
-            "The weights of this mixture of experts were quantised to integers, which is read of other models alone: "
-            "give the unquantised model, one in FP8, or a GGUF file of it."
-        )
-    elif text is not None and not quantization.floats:
-        raise UnsupportedArchitectureError(
-            "The weights of this model of images and texts were quantised to integers, which is read of models of "
-            "texts alone: give the unquantised model, one in FP8, or a GGUF file of it."
+            f"The weights of this {config['model_type']} model were converted for MLX, which turns its convolutions "
+            "and may add one to its norms: give the model as its makers publish it, or a GGUF file of it."
         )
     else:
         types = (*quantization.weight_types, *types)

@@ -7,6 +7,7 @@ in powers of two (MXFP4, MXFP8). Sources: transformers' integrations/finegrained
 and quantization/lifecycle/forward.py, modelopt's torch/quantization/qtensor; all here in fp32, in their order.
 """
 
+import re
 from collections.abc import Iterable
 
 import torch
@@ -26,6 +27,9 @@ from reader_edge_export.sources.quantized.packing import (
 _E4M3 = "F8_E4M3"
 _EXPONENTS = ("U8", "F8_E8M0")  # powers of two, 127 more
 _E2M1 = torch.tensor([0.0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6]).to(torch.float8_e4m3fn)
+# All experts' matrices are a parameter (X, J, K), and its parts have names of their own.
+_OF_EXPERTS = re.compile(r"(.*\.experts\.(?:gate_up_proj|down_proj))(?:_([a-z0-9_]+))?")
+_PARTS_OF_EXPERTS = {None: "weight", "scale_inv": "weight_scale_inv", "scale": "weight_scale"}
 _SCALES, _OF_ALL = ("weight_scale", "weight_scale_inv"), ("weight_scale_2", "weight_global_scale")
 
 
@@ -41,6 +45,13 @@ class FloatMatrices(Packing):
 
     def __init__(self, schemes: Iterable[FloatScheme]) -> None:
         self._schemes = list(schemes)
+
+    def place_of(self, name: str) -> tuple[str, str]:
+        found = _OF_EXPERTS.fullmatch(name)
+        return super().place_of(name) if found is None else (found[1], _PARTS_OF_EXPERTS.get(found[2], found[2]))
+
+    def parameter_of(self, module: str) -> str:
+        return module if _OF_EXPERTS.fullmatch(module) else super().parameter_of(module)
 
     def shape_of(self, module: str, parts: Parts) -> tuple[int, int]:
         weight, scale = _only(module, parts, ("weight", "weight_packed")), _only(module, parts, _SCALES)
@@ -70,7 +81,7 @@ class FloatMatrices(Packing):
         elif "weight_global_scale" in values:
             widened = widened / values["weight_global_scale"].float()
         by_row = widened.reshape(-(-num_rows // rows), -(-num_columns // columns)).repeat_interleave(rows, dim=0)
-        codes = _unpacked(given) if bits == 4 else given
+        codes = unpacked_e2m1(given) if bits == 4 else given
         return Codes(codes, None, by_row[:num_rows], equal_groups(num_columns, columns))
 
     def _block(self, module: str, shape: tuple[int, int], bits: int, scale: tuple[int, ...]) -> tuple[int, int]:
@@ -91,7 +102,7 @@ def _only(module: str, parts: Parts, names: tuple[str, str]) -> str:
     return found[0]
 
 
-def _unpacked(pairs: torch.Tensor) -> torch.Tensor:
+def unpacked_e2m1(pairs: torch.Tensor) -> torch.Tensor:
     """uint8 (J, W) of two codes a byte -> float8_e4m3fn (J, 2 W), which has the values of E2M1."""
     values = _E2M1.view(torch.uint8)
     both = torch.stack((values.repeat(16), values.repeat_interleave(16)), dim=-1)  # by byte, (256, 2)

@@ -1,7 +1,8 @@
 """Which tool quantised a folder's weights, as its config tells: a few formats are read, the rest refused by name."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,20 @@ from reader_edge_export.sources.quantized.float_schemes import (
     fp8_scheme,
     modelopt_schemes,
 )
+from reader_edge_export.sources.quantized.mlx_schemes import mlx_schemes
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 
 AWQ, GPTQ, COMPRESSED_TENSORS, MXFP4 = "awq", "gptq", "compressed-tensors", "mxfp4"
+BITSANDBYTES, MLX = "bitsandbytes", "mlx"
 _FP8, _FBGEMM, _MODELOPT = "fp8", "fbgemm_fp8", "modelopt"
 _READ = {
     **{AWQ: "AWQ", GPTQ: "GPTQ", COMPRESSED_TENSORS: "compressed-tensors", MXFP4: "MXFP4"},
-    **{_FP8: "FP8", _FBGEMM: "FBGEMM", _MODELOPT: "ModelOpt"},
+    **{_FP8: "FP8", _FBGEMM: "FBGEMM", _MODELOPT: "ModelOpt", BITSANDBYTES: "bitsandbytes", MLX: "MLX"},
 }
 _IN_MXFP4 = ("gpt_oss",)  # model types whose makers store experts so
 _BITS = (4, 8)
 _CONFIG_KEYS = ("quantization_config", "compression_config", "quantization")  # the last is MLX's
+_LOADED_IN = {4: "load_in_4bit", 8: "load_in_8bit"}  # by bits, of bitsandbytes
 # Where config.json says nothing: of old tools, and of ModelOpt.
 _FILES = {"quantize_config.json": GPTQ, "quant_config.json": AWQ, "hf_quant_config.json": _MODELOPT}
 _FLOATS = ("F64", "F32", "F16", "BF16")
@@ -33,7 +37,6 @@ _OTHERS = {
     "aqlm": "AQLM",
     "auto-round": "AutoRound",
     "bitnet": "BitNet",
-    "bitsandbytes": "bitsandbytes",
     "eetq": "EETQ",
     "exl2": "ExLlamaV2 (EXL2)",
     "exl3": "ExLlamaV3 (EXL3)",
@@ -42,7 +45,6 @@ _OTHERS = {
     "higgs": "HIGGS",
     "hqq": "HQQ",
     "marlin": "Marlin",
-    "mlx": "MLX",
     "quanto": "Quanto",
     "quark": "AMD Quark",
     "spqr": "SpQR",
@@ -85,24 +87,11 @@ def quantization_of(config: Mapping[str, Any]) -> Quantization | None:
     method = _method_of(settings, is_mlx="quantization" in config)
     if method not in _READ:
         raise _refusal(_OTHERS.get(method, f"{method!r:.80}"))
-    if method == MXFP4:
-        if config.get("model_type") not in _IN_MXFP4:
-            raise _refusal("MXFP4")
-        return Quantization(method, settings, (4,))
-    is_compressed = method == COMPRESSED_TENSORS
-    if method in (_FP8, _FBGEMM, _MODELOPT) or (is_compressed and _has_floats(settings)):
+    if method == MXFP4 and config.get("model_type") not in _IN_MXFP4:
+        raise _refusal("MXFP4")
+    if method in (_FP8, _FBGEMM, _MODELOPT) or (method == COMPRESSED_TENSORS and _has_floats(settings)):
         return Quantization(method, settings, floats=_float_schemes(method, settings))
-    schemes = [scheme for scheme, _ in compressed_schemes(settings)] if is_compressed else [settings]
-    found: list[int] = []
-    for scheme in schemes:
-        bits = scheme.get("num_bits", 8) if is_compressed else scheme.get("bits", scheme.get("w_bit"))
-        if type(bits) is not int or bits not in _BITS:
-            raise _refusal(f"{_READ[method]} of {bits!r:.20} bits a weight")
-        group_size = scheme.get("group_size", scheme.get("q_group_size"))
-        if group_size is not None and (type(group_size) is not int or not (group_size == -1 or group_size > 0)):
-            raise _refusal(f"{_READ[method]} in groups of {group_size!r:.20}")
-        found.append(bits)
-    return Quantization(method, settings, tuple(sorted(set(found))))
+    return Quantization(method, settings, _BITS_OF.get(method, partial(_bits_of_groups, method))(settings))
 
 
 def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,13 +103,51 @@ def _method_of(settings: Mapping[str, Any], is_mlx: bool) -> str:
     named = settings.get("quant_method", settings.get("method"))
     if isinstance(named, str):
         return named.lower().replace("_", "-") if named.lower() == "compressed_tensors" else named.lower()
-    if settings.get("load_in_4bit") or settings.get("load_in_8bit"):
-        return "bitsandbytes"
+    if any(settings.get(key) for key in _LOADED_IN.values()):
+        return BITSANDBYTES
     if "config_groups" in settings:
         return COMPRESSED_TENSORS
     if "quant_algo" in settings or "producer" in settings:
         return "modelopt"
-    return "mlx" if is_mlx or {"bits", "group_size"} <= settings.keys() else str(named)
+    return MLX if is_mlx or {"bits", "group_size"} <= settings.keys() else str(named)
+
+
+def _bits_of_groups(method: str, settings: Mapping[str, Any]) -> tuple[int, ...]:
+    """Of AWQ, GPTQ and compressed-tensors."""
+    is_compressed = method == COMPRESSED_TENSORS
+    schemes = [scheme for scheme, _ in compressed_schemes(settings)] if is_compressed else [settings]
+    found: set[int] = set()
+    for scheme in schemes:
+        bits = scheme.get("num_bits", 8) if is_compressed else scheme.get("bits", scheme.get("w_bit"))
+        if type(bits) is not int or bits not in _BITS:
+            raise _refusal(f"{_READ[method]} of {bits!r:.20} bits a weight")
+        group_size = scheme.get("group_size", scheme.get("q_group_size"))
+        if group_size is not None and (type(group_size) is not int or not (group_size == -1 or group_size > 0)):
+            raise _refusal(f"{_READ[method]} in groups of {group_size!r:.20}")
+        found.add(bits)
+    return tuple(sorted(found))
+
+
+def _bits_of_bitsandbytes(settings: Mapping[str, Any]) -> tuple[int, ...]:
+    bits = tuple(bits for bits, key in _LOADED_IN.items() if settings.get(key))
+    if len(bits) != 1:
+        raise _refusal("bitsandbytes of neither 4 nor 8 bits, or of both")
+    return bits
+
+
+def _bits_of_mlx(settings: Mapping[str, Any]) -> tuple[int, ...]:
+    schemes = mlx_schemes(settings)
+    for path, scheme in schemes.items():
+        if scheme is None:
+            own = settings[path] if path else settings
+            named = {key: own.get(key) for key in ("mode", "bits", "group_size")}
+            raise _refusal(f"MLX as {named!r:.120}")
+    return tuple(sorted({scheme.bits for scheme in schemes.values() if scheme is not None}))
+
+
+_BITS_OF: dict[str, Callable[[Mapping[str, Any]], tuple[int, ...]]] = {
+    **{MXFP4: lambda _: (4,), BITSANDBYTES: _bits_of_bitsandbytes, MLX: _bits_of_mlx}
+}
 
 
 def _float_schemes(method: str, settings: Mapping[str, Any]) -> tuple[FloatScheme, ...]:
@@ -183,7 +210,7 @@ def _groups(settings: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], object
 def _refusal(called: str) -> UnsupportedArchitectureError:
     return UnsupportedArchitectureError(
         f"The weights were quantised with {called}, which is not read: give the unquantised model, a GGUF file of it, "
-        "or one in FP8, AWQ, GPTQ or compressed-tensors of 4 or 8 bits."
+        "or one in FP8, AWQ, GPTQ, bitsandbytes, MLX or compressed-tensors of 4 or 8 bits."
     )
 
 

@@ -9,35 +9,57 @@ import torch
 
 from reader_edge_export.sources.folder.stored_tensors import StoredTensor
 from reader_edge_export.sources.quantized.awq_gptq import Gptq, awq_packing
+from reader_edge_export.sources.quantized.bitsandbytes import BitsandbytesEightBits, BitsandbytesFourBits
 from reader_edge_export.sources.quantized.compressed_tensors import CompressedTensors
 from reader_edge_export.sources.quantized.float_matrices import FloatMatrices
-from reader_edge_export.sources.quantized.formats import AWQ, GPTQ, Quantization
-from reader_edge_export.sources.quantized.packing import Packing
+from reader_edge_export.sources.quantized.formats import AWQ, BITSANDBYTES, GPTQ, MLX, Quantization
+from reader_edge_export.sources.quantized.mlx import Mlx
+from reader_edge_export.sources.quantized.packing import Packing, Parts, wrong_part
 from reader_edge_runtime.errors import ExportError
 
 
 @dataclass(frozen=True, slots=True)
 class PackedTensor(StoredTensor):
-    """A matrix in several parts. is_transposed: whether it is read with its inputs first, which no format has."""
+    """A matrix in several parts, or those of all experts (X, J, K). module: what the parts' names begin with.
 
+    is_transposed: whether it is read with its inputs first, which no format has.
+    """
+
+    module: str
     packing: Packing
     parts: Mapping[str, StoredTensor]
     is_transposed: bool = False
 
     def read(self) -> torch.Tensor:
-        values = {part: tensor.read() for part, tensor in self.parts.items()}
+        if len(self.shape) == 3:
+            return self.read_rows(0, self.shape[0])
         matrix = torch.empty(self.shape[::-1] if self.is_transposed else self.shape)
-        num_outputs, num_inputs = matrix.shape
-        module = self.name.removesuffix(".weight")
-        self.packing.codes_of(module, (num_outputs, num_inputs), values).write_into(matrix)
+        self._widen({part: tensor.read() for part, tensor in self.parts.items()}, matrix)
         return matrix.T if self.is_transposed else matrix
 
     def read_rows(self, start: int, stop: int) -> torch.Tensor:
+        if len(self.shape) == 3:
+            return torch.stack([self.read_part(expert) for expert in range(start, stop)])
         return self.read()[start:stop]
+
+    def read_part(self, index: int) -> torch.Tensor:
+        if len(self.shape) != 3:
+            return self.read()[index]
+        matrix = torch.empty(self.shape[1:])
+        values = {
+            part: tensor.read_part(index) if tensor.shape[:1] == self.shape[:1] else tensor.read()
+            for part, tensor in self.parts.items()
+        }
+        self._widen(values, matrix)
+        return matrix
 
     def equals(self, other: StoredTensor) -> bool:
         """No tensor is a copy of one that was rounded."""
         return False
+
+    def _widen(self, values: dict[str, torch.Tensor], matrix: torch.Tensor) -> None:
+        num_outputs, num_inputs = matrix.shape
+        self.packing.codes_of(self.module, (num_outputs, num_inputs), values).write_into(matrix)
 
 
 def packed_tensors(
@@ -48,14 +70,15 @@ def packed_tensors(
     Raises ExportError where parts do not fit each other or the config.
     """
     packing = packing_of(quantization)
+    places = {name: packing.place_of(name) for name in tensors}
     packed: dict[str, dict[str, StoredTensor]] = {
-        name.rpartition(".")[0]: {} for name in sorted(tensors) if name.rpartition(".")[2] in packing.markers
+        module: {} for module, part in sorted(places.values()) if part in packing.markers
     }
     if not packed:
         raise ExportError(f"'{folder}' holds no quantised weights, as its config says it does: fetch the model again.")
     found: dict[str, StoredTensor] = {}
     for name, tensor in tensors.items():
-        module, _, part = name.rpartition(".")
+        module, part = places[name]
         if module in packed and part in packing.parts:
             packed[module][part] = tensor
         elif part not in packing.unused:
@@ -64,13 +87,30 @@ def packed_tensors(
         if tensor.dtype.startswith("F8"):
             raise ExportError(f"'{folder}' holds {name!r:.80} as {tensor.dtype} without scales: fetch the model again.")
     for module, parts in packed.items():
-        if (name := f"{module}.weight") in found:
+        if (name := packing.parameter_of(module)) in found:
             raise ExportError(
                 f"'{folder}' holds {name!r:.80} quantised and as it is: remove one of them, or fetch the model again."
             )
         file = next(iter(parts.values())).file
-        found[name] = PackedTensor(name, file, packing.shape_of(module, parts), "F32", packing, parts)
+        found[name] = PackedTensor(name, file, _shape_of(packing, module, parts), "F32", module, packing, parts)
     return found
+
+
+def _shape_of(packing: Packing, module: str, parts: Parts) -> tuple[int, ...]:
+    """Of a matrix, or of stacked ones, whose parts are stacked too unless they are one number for all."""
+    stacked = [tensor.shape[0] for tensor in parts.values() if len(tensor.shape) == 3]
+    if not stacked:
+        return packing.shape_of(module, parts)
+    shape = packing.shape_of(module, {name: _of_first(tensor, stacked[0]) for name, tensor in parts.items()})
+    for name, tensor in parts.items():
+        if tensor.shape[:1] != (stacked[0],) and tensor.shape not in ((), (1,)):
+            raise wrong_part(module, name, f"the shape {tensor.shape}")
+    return stacked[0], *shape
+
+
+def _of_first(tensor: StoredTensor, num_stacked: int) -> StoredTensor:
+    """What is the first of those that are stacked in a tensor."""
+    return replace(tensor, shape=tensor.shape[1:]) if tensor.shape[:1] == (num_stacked,) else tensor
 
 
 def packed_as(tensor: StoredTensor, is_transposed: bool) -> StoredTensor:
@@ -90,6 +130,10 @@ def packing_of(quantization: Quantization) -> Packing:
     settings: Mapping[str, Any] = quantization.settings
     if quantization.floats:
         return FloatMatrices(quantization.floats)
+    if quantization.method == BITSANDBYTES:
+        return BitsandbytesFourBits() if quantization.bits == (4,) else BitsandbytesEightBits()
+    if quantization.method == MLX:
+        return Mlx(settings)
     if quantization.method == AWQ:
         return awq_packing(settings)
     return Gptq(settings) if quantization.method == GPTQ else CompressedTensors(settings)

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import torch
 
@@ -11,10 +11,17 @@ from reader_edge_export.sources.folder.stored_tensors import StoredTensor
 from reader_edge_runtime.errors import ExportError
 
 FLOATS = ("F16", "BF16", "F32")
-_CHUNK_VALUES = 1 << 22  # widened at once
+CHUNK_VALUES = 1 << 22  # widened at once
 
 Parts = Mapping[str, StoredTensor]
 Values = Mapping[str, torch.Tensor]
+
+
+class Content(Protocol):
+    """What the parts of a matrix (J, K) say of its values."""
+
+    def write_into(self, out: torch.Tensor) -> None:
+        """Fill fp32 (J, K), which is contiguous."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +39,7 @@ class Codes:
 
     def write_into(self, out: torch.Tensor) -> None:
         """Fill fp32 (J, K). A product is exact where a scale has 16 bits: 11 times 9 bits have room in 24."""
-        num_rows = max(1, _CHUNK_VALUES // max(1, out.shape[1]))
+        num_rows = max(1, CHUNK_VALUES // max(1, out.shape[1]))
         for start in range(0, len(out), num_rows):
             rows = slice(start, start + num_rows)
             values = self.codes[rows].float()
@@ -52,18 +59,28 @@ class Packing(ABC):
     markers: ClassVar[tuple[str, ...]]
     unused: ClassVar[tuple[str, ...]] = ()
 
+    def place_of(self, name: str) -> tuple[str, str]:
+        """The module and the part that a tensor's name tells; names of parts may have dots."""
+        known = [part for part in self.parts if name.endswith(f".{part}")]
+        part = max(known, key=len) if known else name.rpartition(".")[2]
+        return name[: -len(part) - 1], part
+
+    def parameter_of(self, module: str) -> str:
+        """The name of a module's matrix."""
+        return f"{module}.weight"
+
     @abstractmethod
     def shape_of(self, module: str, parts: Parts) -> tuple[int, int]:
         """(J, K) of a module's matrix, outputs first, by the shapes of its parts. Raises ExportError."""
 
     @abstractmethod
-    def codes_of(self, module: str, shape: tuple[int, int], values: Values) -> Codes:
+    def codes_of(self, module: str, shape: tuple[int, int], values: Values) -> Content:
         """A module's matrix. Raises ExportError where what the parts hold cannot be."""
 
 
 def unpacked(words: torch.Tensor, bits: int) -> torch.Tensor:
     """int32 (..., W) -> uint8 (..., W 32 / bits): a word's lowest bits first. bits: 4 or 8."""
-    codes = words.contiguous().view(torch.uint8)
+    codes = words.reshape(-1).view(torch.uint8).reshape(*words.shape[:-1], -1)
     if bits == 4:
         codes = torch.stack((codes & 15, codes >> 4), dim=-1).flatten(-2)
     return codes

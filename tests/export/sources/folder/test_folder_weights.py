@@ -15,7 +15,7 @@ from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.sources import blank_model
 from reader_edge_export.sources.find import find_source
 from reader_edge_export.sources.folder.folder_weights import FolderWeights
-from reader_edge_runtime.errors import ConfigError, ExportError, UnsupportedArchitectureError
+from reader_edge_runtime.errors import ConfigError, ExportError
 from reader_edge_runtime.package.manifest import GRAPH_NAME
 from tests.export.conftest import TinyModel
 from tests.export.source_models import chain_logits, layered, load_folder, load_model, open_source
@@ -181,13 +181,9 @@ def test_an_impossible_config_is_refused(
         open_source(folder)
 
 
-def test_quantised_experts_and_forms_for_gpus_are_refused(tiny_model: TinyModel, tmp_path: Path) -> None:
+def test_forms_for_gpus_are_refused(tiny_model: TinyModel, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"send tokens to experts.*use attention 'exact'"):
         export_model(tiny_model("qwen3_moe"), tmp_path / "out", ExportOptions("fp16", "fast"))
-    folder = copy_folder(tiny_model("qwen3_moe"), tmp_path / "source", lambda _: None)
-    change_config(folder, quantization_config={"quant_method": "awq", "bits": 4, "group_size": 32})
-    with pytest.raises(UnsupportedArchitectureError, match="mixture of experts were quantised"):
-        open_source(folder)
 
 
 IDS = list(range(3, 20))

@@ -120,13 +120,17 @@ def fp8(block: list[int] | None) -> dict[str, object]:
     return {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": block}
 
 
+_BESIDE = ("input_scale", "activation_scale", "input_global_scale", "k_scale", "v_scale")
+
+
 @dataclass(frozen=True)
 class Writer:
-    """settings: of config.json. write: random parts of a matrix, and its values in float64."""
+    """settings: of config.json. write: random parts of a matrix, and its values. beside: for other runtimes."""
 
     settings: dict[str, object]
     write: Callable[[Sequence[int], np.random.Generator], tuple[Tensors, Array]]
     weight_type: str
+    beside: tuple[str, ...] = _BESIDE
 
 
 def _fp8_parts(block: tuple[int, int], dtype: torch.dtype, scale: str, shape: Callable[[torch.Tensor], Any]) -> Any:
@@ -202,7 +206,6 @@ WRITERS = {
     ),
     "modelopt nvfp4": Writer(modelopt("NVFP4"), _fp4_parts(16, "weight_scale_2", "weight"), "ModelOpt NVFP4"),
 }
-_BESIDE = ("input_scale", "activation_scale", "input_global_scale", "k_scale", "v_scale")  # of other runtimes
 
 
 def quantize(folder: Path, plain: Path, writer: Writer) -> None:
@@ -216,7 +219,7 @@ def quantize(folder: Path, plain: Path, writer: Writer) -> None:
             parts, values = writer.write(weights.pop(name).shape, rng)
             plain_weights[name] = torch.from_numpy(values.astype(np.float32))
             weights |= {f"{module}{part}": tensor for part, tensor in parts.items()}
-            weights |= {f"{module}{part}": torch.ones(()) for part in _BESIDE}
+            weights |= {f"{module}{part}": torch.ones(()) for part in writer.beside}
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     save_file(plain_weights, plain / "model.safetensors", {"format": "pt"})
     change_config(folder, quantization_config=writer.settings)
@@ -351,7 +354,7 @@ def test_a_spoilt_folder_is_one_sentence(name: str, spoil: Spoil, words: str, so
         load_model(find_source(source, None))
 
 
-def _changed(tensor: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
+def changed(tensor: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
     """Another type, shape or number of values."""
     values = tensor.float()
     changes = [
@@ -373,10 +376,8 @@ def test_random_changes_are_read_or_refused_in_one_sentence(name: str, source: P
     names = [key for key in good if ".layers.1.mlp" in key and not key.endswith(_BESIDE)]
     for number in range(20):
         rng = np.random.default_rng(number)
-        changed = names[int(rng.integers(len(names)))]
-        save_file(
-            good | {changed: _changed(good[changed], rng)}, source / "model.safetensors", metadata={"format": "pt"}
-        )
+        key = names[int(rng.integers(len(names)))]
+        save_file(good | {key: changed(good[key], rng)}, source / "model.safetensors", metadata={"format": "pt"})
         try:
             load_model(find_source(source, None))
         except ReaderEdgeError as error:

@@ -25,7 +25,7 @@ from tests.export.sources.source_folders import packed
 GOLDEN = load_file(Path(__file__).parent / "golden" / "quantized.safetensors")
 DTYPES = {torch.int32: "I32", torch.int64: "I64", torch.int8: "I8", torch.float16: "F16", torch.bfloat16: "BF16",
           torch.float32: "F32", torch.uint8: "U8", torch.float8_e4m3fn: "F8_E4M3",
-          torch.float8_e8m0fnu: "F8_E8M0"}  # fmt: skip
+          torch.float8_e8m0fnu: "F8_E8M0", torch.uint32: "U32"}  # fmt: skip
 
 Tensors = dict[str, torch.Tensor]
 
@@ -246,8 +246,14 @@ def test_parts_that_do_not_fit_are_one_sentence(name: str, spoil: Spoil) -> None
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "with bitsandbytes"),
-        ({"load_in_8bit": True}, "with bitsandbytes"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": False}, "with bitsandbytes of neither"),
+        ({"load_in_8bit": True, "load_in_4bit": True}, "with bitsandbytes of neither 4 nor 8 bits, or of both"),
+        ({"bits": 7, "group_size": 64}, "with MLX as .*'bits': 7"),
+        ({"bits": 4, "group_size": 48}, "with MLX as .*'group_size': 48"),
+        ({"bits": 4, "group_size": 64.0}, "with MLX as"),
+        ({"bits": 4, "group_size": 64, "mode": "mxfp4"}, "with MLX as .*'mode': 'mxfp4'"),
+        ({"bits": 4, "group_size": 64, "mode": [1]}, "with MLX as"),
+        ({"bits": 4, "group_size": 64, "lm_head": {"bits": "8"}}, "with MLX as .*'bits': '8'"),
         ({"quant_method": "hqq"}, "with HQQ"),
         ({"quant_method": "aqlm"}, "with AQLM"),
         ({"quant_method": "eetq"}, "with EETQ"),
@@ -295,10 +301,3 @@ def test_another_format_is_refused_by_its_name_with_a_way_out(settings: object, 
 def test_layouts_of_other_kernels_are_refused(settings: dict[str, object], words: str) -> None:
     with pytest.raises(UnsupportedArchitectureError, match=f"with {words}"):
         packing(settings)
-
-
-@pytest.mark.parametrize("keys", [("quantization",), ("quantization", "quantization_config")])
-def test_mlx_is_known_by_its_key(keys: tuple[str, ...]) -> None:
-    config = {"model_type": "llama"} | {key: {"group_size": 64, "bits": 4} for key in keys}
-    with pytest.raises(UnsupportedArchitectureError, match="with MLX, which is not read"):
-        check_architecture(config)
