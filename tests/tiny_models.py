@@ -213,6 +213,15 @@ TINY_CONFIGS: dict[str, dict[str, Any]] = {
         "ssm_multipliers": [0.8, 0.6, 1.3, 1.5, 0.7],
         "tie_word_embeddings": False,
     },
+    "phimoe": {
+        **_SIZES,
+        "head_dim": 32,
+        "attention_bias": True,
+        "lm_head_bias": True,
+        "tie_word_embeddings": False,
+        "num_local_experts": 8,
+        "router_jitter_noise": 0.2,
+    },
     "muse_glimmer_text": {
         **_SIZES,
         **_WINDOW,
@@ -250,7 +259,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # by a name: a model type w
 TINY_MODELS = (*TINY_CONFIGS, *VARIANTS)  # names
 LEFT_TO_CI = frozenset(  # those whose parts other families have too: a sample of the tests tries their trees alone
     {"hunyuan_v1_dense", "ernie4_5", "glm4", "internlm3", "apertus", "ernie4_5_moe", "qwen3_next", "muse_glimmer_text"}
-    | {"falcon_h1"}
+    | {"falcon_h1", "phimoe"}
 )
 
 

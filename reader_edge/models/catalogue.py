@@ -94,6 +94,7 @@ CATALOGUE = {
     "gemma4:26b": Origin("google/gemma-4-26B-A4B-it"),
     "gpt-oss:20b": Origin("openai/gpt-oss-20b"),
     "phi3:mini": Origin("microsoft/Phi-3-mini-4k-instruct"),
+    "phi3.5-moe:42b": Origin("microsoft/Phi-3.5-MoE-instruct"),
     "granite3.3:2b": Origin("ibm-granite/granite-3.3-2b-instruct"),
     "granite4:350m": Origin("ibm-granite/granite-4.0-350m"),
     "granite4:350m-h": Origin("ibm-granite/granite-4.0-h-350m"),

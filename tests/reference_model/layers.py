@@ -49,6 +49,8 @@ def rotary_of(config: Mapping[str, Any], defaults: Mapping[str, Any], head_dim: 
         return Rotary(plain / given["factor"], 1.0)
     if kind == "llama3":
         return Rotary(_banded(plain, given, original), 1.0)
+    if "short_mscale" in given:  # Phi-MoE's
+        return Rotary(plain / np.array(given["short_factor"]), float(given["short_mscale"]))
     if "short_factor" in given:
         stretched = math.sqrt(1 + math.log(longest / original) / math.log(original)) if longest > original else 1.0
         return Rotary(plain / np.array(given["short_factor"]), given.get("attention_factor") or stretched)

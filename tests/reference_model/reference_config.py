@@ -119,7 +119,7 @@ class ReferenceConfig:
             last = self._value("moe_layer_end_index")
             is_within = self._value("moe_layer_start_index") <= layer <= (self.num_layers if last == -1 else last)
             return bool(is_within and (layer + 1) % self._value("moe_layer_interval") == 0)
-        return self._model_type in ("gpt_oss", "qwen3_5_moe_text")
+        return self._model_type in ("gpt_oss", "qwen3_5_moe_text", "phimoe")
 
     @property
     def _num_experts(self) -> int:

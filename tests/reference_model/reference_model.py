@@ -263,7 +263,7 @@ class ReferenceModel(ReferenceConfig):
         """What a layer's MLP, or its experts, make of rows."""
         if not self.has_experts(layer):
             return self._mlp(name, x)
-        router = {"gpt_oss": "router", "granitemoehybrid": "router"}.get(self._model_type, "gate")
+        router = "router" if self._model_type in ("gpt_oss", "granitemoehybrid", "phimoe") else "gate"
         shares, chosen = self._routed(name, self._linear(f"{name}.{router}", x))
         bend = self._clamped if self._model_type == "gpt_oss" else self._gated
         bent = mixed(x, chosen, shares, lambda expert, rows: bend(f"{name}.experts", expert, rows))
@@ -276,6 +276,8 @@ class ReferenceModel(ReferenceConfig):
 
     def _routed(self, name: str, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Scores (N, X) of a router -> the shares of the experts chosen, and these: (N, k)."""
+        if self._model_type == "phimoe":
+            return self._sparsely_mixed(scores)
         num_chosen = self._value("moe_k" if self._model_type == "ernie4_5_moe" else "num_experts_per_tok")
         if self._model_type in ("gpt_oss", "granitemoehybrid"):
             shares, chosen = best(scores, num_chosen)
@@ -296,6 +298,21 @@ class ReferenceModel(ReferenceConfig):
         if self._model_type == "qwen3_5_moe_text" or self._value("norm_topk_prob"):
             shares = shares / shares.sum(-1, keepdim=True)
         return shares, chosen
+
+    def _sparsely_mixed(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """SparseMixer-v2 (arXiv 2409.12136): the best expert, then the next; each one's share is among those near it.
+
+        Near is by a margin of two times the noise of training, as Microsoft's `modeling_phimoe.py` has it.
+        """
+        left, shares, chosen = scores.clone(), [], []
+        for _ in range(2):
+            largest, expert = left.max(-1, keepdim=True)
+            is_far = (largest - scores) / scores.abs().maximum(largest) > 2 * self._value("router_jitter_noise")
+            near = torch.exp(left - largest).masked_fill(is_far, 0)
+            shares.append(1 / near.sum(-1, keepdim=True))
+            chosen.append(expert)
+            left = left.scatter(-1, expert, -math.inf)
+        return torch.cat(shares, -1), torch.cat(chosen, -1)
 
     def _gated(self, name: str, expert: int, x: Tensor) -> Tensor:
         gate, up = (x @ self._weights[f"{name}.gate_up_proj"][expert].T).chunk(2, -1)
@@ -322,7 +339,7 @@ class ReferenceModel(ReferenceConfig):
 
     def _norm(self, name: str, x: Tensor) -> Tensor:
         weight, bias = self._weights[f"{name}.weight"], self._weights.get(f"{name}.bias")
-        if self._type in ("gpt2", "phi", *COHERE):
+        if self._type in ("gpt2", "phi", "phimoe", *COHERE):
             x = x - x.mean(-1, keepdim=True)
         normed = x / torch.sqrt((x * x).mean(-1, keepdim=True) + self.epsilon)
         is_centred = self._type in GEMMA or (self._type == "qwen3_5_text" and not name.endswith("linear_attn.norm"))

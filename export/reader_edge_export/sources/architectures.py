@@ -21,6 +21,7 @@ RECURRENT = (  # those with layers that keep states
 MIXTURES = (  # those with layers whose rows are sent to experts
     *("qwen3_moe", "gpt_oss", "qwen3_5_moe_text", "lfm2_moe"),
     *("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "ernie4_5_moe", "qwen3_next"),
+    "phimoe",
 )
 LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3")  # those that keep a latent in place of keys
 _MIXTURES_BY_KEY = {"gemma4_text": "enable_moe_block", "granitemoehybrid": "num_local_experts"}  # where not all are
@@ -34,7 +35,6 @@ REFUSED = {  # by model type: what the model is, and what of it has no operator 
     "nemotron_h": ("Nemotron 3 or Nemotron-H", "some of whose layers neither attend nor keep a state"),
     "exaone_moe": ("EXAONE with experts", _OTHER_ROUTER),
     "cohere2_moe": ("Cohere with experts", _OTHER_ROUTER),
-    "phimoe": ("Phi with experts", _OTHER_ROUTER),
     "phi4_multimodal": ("Phi 4 of images and sounds", "whose text model is not taken out of its folder"),
     "phi4flash": ("Phi 4 Flash", "whose layers share states and subtract one attention from another"),
 }

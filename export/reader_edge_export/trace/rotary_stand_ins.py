@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import PreTrainedModel
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+from transformers.models.phimoe.modeling_phimoe import PhimoeRotaryEmbedding
 
 from reader_edge_export.trace.tracing import current_trace
 
@@ -54,6 +55,20 @@ def tabled_query_scales(model: PreTrainedModel, max_context: int) -> Iterator[No
         yield
     finally:
         setattr(file, _FUNCTION, computed)
+
+
+@contextmanager
+def frequencies_before_switch(model: PreTrainedModel) -> Iterator[None]:
+    """While entered, a model that makes its frequencies anew in every pass (Phi-MoE) has those of its short texts."""
+    rotary: Any = getattr(model.base_model, "rotary_emb", None)
+    if not isinstance(rotary, PhimoeRotaryEmbedding):
+        yield
+        return
+    rotary.forward = lambda _, position_ids: angles_of(rotary, position_ids)
+    try:
+        yield
+    finally:
+        del rotary.forward
 
 
 @contextmanager

@@ -21,7 +21,12 @@ from reader_edge_export.trace.activations import spelt_out_xielu
 from reader_edge_export.trace.image_rows import DynamicAxes, ImageRows, placed_rows
 from reader_edge_export.trace.latent_attention import latent_caches
 from reader_edge_export.trace.recurrent_tracing import marked_recurrences
-from reader_edge_export.trace.rotary_stand_ins import halved_rotary, plain_positions, tabled_query_scales
+from reader_edge_export.trace.rotary_stand_ins import (
+    frequencies_before_switch,
+    halved_rotary,
+    plain_positions,
+    tabled_query_scales,
+)
 from reader_edge_export.trace.tracing import (
     ATTENTION_NAME,
     AttentionLayer,
@@ -201,6 +206,7 @@ def _markers(source: SourceModel, max_context: int, axes: Sequence[int] = ()) ->
             tabled_query_scales(source.skeleton, max_context),
             marked_recurrences(source.skeleton),
             halved_rotary(source.skeleton),
+            frequencies_before_switch(source.skeleton),
             latent_caches(source),
             spelt_out_xielu(source.skeleton),
         ):

@@ -164,6 +164,7 @@ def test_a_module_and_its_traced_layers_are_what_config_json_says(name: str, tin
         ("apertus", _rope(rope_type="default", rope_theta=1e4), "frequencies"),
         ("ernie4_5_moe", {"moe_k": 2}, "logits"),
         ("qwen3_next", {"norm_topk_prob": False}, "logits"),
+        ("phimoe", {"router_jitter_noise": 0.0}, "logits"),
         ("muse_glimmer_text", {"post_norm_eps": 1e-8}, "epsilon of model.layers.0.post_attention_layernorm"),
         ("muse_glimmer_text", {"qk_scale_factor": 3.87}, "logits"),
         ("cohere", {"logit_scale": 0.25}, "logits"),

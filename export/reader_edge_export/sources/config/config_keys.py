@@ -8,7 +8,7 @@ import reprlib
 from collections.abc import Mapping
 from typing import Any
 
-from reader_edge_export.sources.config.config_values import check_value
+from reader_edge_export.sources.config.config_values import ENDLESS, check_value
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 
 _COMMON = frozenset(
@@ -123,6 +123,7 @@ READ_OF_TEXTS: dict[str, frozenset[str]] = {  # by model_type, which can be expo
     | {"attention_bias", "mlp_bias", "projectors_bias", "mamba_d_ssm", "mamba_rms_norm", "mamba_norm_before_gate"}
     | {"embedding_multiplier", "lm_head_multiplier", "key_multiplier", "mlp_multipliers", "ssm_multipliers"}
     | {f"{part}_{way}_multiplier" for part in ("attention", "ssm") for way in ("in", "out")},
+    "phimoe": _RMS | {"attention_bias", "lm_head_bias", "num_local_experts", "router_jitter_noise"},
     "muse_glimmer_text": (_RMS - {"hidden_act"})
     | _WINDOWS
     | {"hidden_activation", "attention_bias", "final_logit_softcapping", "qk_scale_factor", "output_multiplier"}
@@ -163,6 +164,7 @@ HARMLESS = frozenset(
     | {"summary_use_proj", "summary_last_dropout", "use_bfloat16", "initializer_factor", "mup_initializer_range"}
     | {"init_method", "router_aux_loss_coef", "block_mlp_init_scale", "use_reentrant_checkpointing"}
     | {"block_out_init_scale", "block_use_xavier_init", "conv_use_xavier_init", "aux_loss_alpha", "seq_aux"}
+    | {"input_jitter_noise"}
     # how it is run
     | {"use_cache", "cache_implementation", "_attn_implementation", "_attn_implementation_autoset"}
     | {"attn_implementation", "_attn_implementation_internal", "_experts_implementation", "experts_implementation"}
@@ -232,6 +234,7 @@ _OWN_INERT["ernie4_5_moe"] = {
     **{"moe_use_aux_free": (True,), "moe_gate": ("topk",), "moe_gate_act": ("softmax",)},
     "num_nextn_predict_layers": tuple(range(16)),
 }
+_OWN_INERT["phimoe"] = {"num_experts_per_tok": (2,)}
 _OWN_INERT["cohere"] = _OWN_INERT["cohere2"] = {
     **dict.fromkeys(("use_gated_activation", "use_parallel_block"), (True,)),
     **{"position_embedding_type": ("rope_gptj",), "use_parallel_embedding": (False,)},
@@ -298,6 +301,8 @@ def _is_inert(config: Mapping[str, Any], key: str, value: object) -> bool:
     if key == "use_sliding_window" and "sliding_window" in READ[str(config["model_type"])]:
         # The architecture has its window whatever this key says: both must say the same.
         return "sliding_window" in config and value is bool(config["sliding_window"])
+    if key == "sliding_window" and type(value) is int and value >= config.get("max_position_embeddings", ENDLESS):
+        return True
     if key in ("sliding_window", "max_window_layers"):
         return config.get("use_sliding_window") is False
     if key == "qk_head_dim":

@@ -86,6 +86,8 @@ _KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
     "post_norm_eps": _POSITIVE,
     "layer_rope_theta": ("a list of numbers", _is_list_of(int, float)),
     **dict.fromkeys(("tie_word_embeddings", "attention_bias", "mlp_bias", "qk_layernorm", "use_sliding_window"), _FLAG),
+    "lm_head_bias": _FLAG,
+    "router_jitter_noise": _NUMBER,
     **dict.fromkeys(("attention_out_bias", "use_bias"), _FLAG),
     **dict.fromkeys(("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn"), _FLAG),
     **dict.fromkeys(("rope_scaling", "rope_parameters"), _OBJECT),

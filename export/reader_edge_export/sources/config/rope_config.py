@@ -42,6 +42,8 @@ _OPTIONAL: dict[str, tuple[str, ...]] = {
 _QUERY_SCALE = {  # by model type: what a scale of queries by their position needs, whatever the type of the embedding
     "ministral3": ("llama_4_scaling_beta", "original_max_position_embeddings")
 }
+_MSCALE_MODEL = "phimoe"  # where LongRoPE has what sines and cosines are multiplied by, on either side of its switch
+_MSCALES = ("short_mscale", "long_mscale")
 _ALPHA_MODEL = "hunyuan_v1_dense"  # where "dynamic" is a base stretched once by alpha, whatever the text's length
 _WITH_ALPHA = ("alpha", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")  # all but the first of no effect
 _OF_IMAGES = {  # by model type: which angles are of time, height and width, which are the same in a text
@@ -166,9 +168,10 @@ def _checked(
 ) -> dict[str, Any]:
     """One embedding's parameters, with those that config.json has beside them; every key is accounted for."""
     rope_type = _rope_type(config, name, parameters)
-    scale = _QUERY_SCALE.get(str(config.get("model_type")), ())
+    own = _QUERY_SCALE.get(str(config.get("model_type")), ())
+    own += _MSCALES if (config.get("model_type"), rope_type) == (_MSCALE_MODEL, "longrope") else ()
     has_alpha = config.get("model_type") == _ALPHA_MODEL and rope_type == "dynamic"
-    known = (*_PARAMETERS[rope_type], *_OPTIONAL.get(rope_type, ()), *scale, *(_WITH_ALPHA if has_alpha else ()))
+    known = (*_PARAMETERS[rope_type], *_OPTIONAL.get(rope_type, ()), *own, *(_WITH_ALPHA if has_alpha else ()))
     checked: dict[str, Any] = {"rope_type": rope_type}
     checked |= {"partial_rotary_factor": 1.0} if rope_type == "proportional" else {}
     for key, value in _without_context(config, parameters).items():
@@ -193,7 +196,7 @@ def _checked(
         is_phi3 = config.get("model_type") == "phi3"
         original = _PHI3_ORIGINAL_CONTEXT if is_phi3 else config.get("max_position_embeddings")
         checked.setdefault("original_max_position_embeddings", original)
-    missing = [key for key in (*_PARAMETERS[rope_type], *scale) if checked.get(key) is None]
+    missing = [key for key in (*_PARAMETERS[rope_type], *own) if checked.get(key) is None]
     if missing:
         raise ExportError(
             f"config.json gives no {missing[0]} in {name} of the type {rope_type!r}: fetch the model again."
@@ -228,6 +231,7 @@ def _rope_type(config: Mapping[str, Any], name: str, parameters: Mapping[str, An
     ):
         return "longrope"  # early names of it
     is_own = rope_type == "proportional" and config.get("model_type") != _PROPORTIONAL_MODEL
+    is_own |= config.get("model_type") == _MSCALE_MODEL and rope_type not in ("default", "longrope")
     if not isinstance(rope_type, str) or rope_type not in _PARAMETERS or is_own:
         raise UnsupportedArchitectureError(
             f"The RoPE scaling {rope_type!r:.80} cannot be exported of a {config.get('model_type')} model; known are: "
@@ -241,6 +245,8 @@ def _with_attention_factor(config: Mapping[str, Any], parameters: dict[str, Any]
     longest, original = config["max_position_embeddings"], parameters["original_max_position_embeddings"]
     ratio = longest / original
     factor = parameters.pop("factor", ratio)
+    if _MSCALES[0] in parameters:
+        parameters["attention_factor"] = parameters[_MSCALES[0]]
     if "attention_factor" not in parameters:
         if not math.isclose(factor, ratio, rel_tol=1e-3):
             raise ExportError(

@@ -20,6 +20,7 @@ from reader_edge_export.sources.quantized.packing import FLOATS
 from reader_edge_runtime.errors import ExportError
 
 _OWN = re.compile(r"(.*\.experts)\.(0|[1-9][0-9]{0,4})\.([a-z0-9_]+)\.weight")
+_OWN_IN_PHI = re.compile(r"experts\.\d")
 _PARTS = {  # of an expert: the parameter of all experts that it is in, and behind which other
     **{"gate_proj": ("gate_up_proj", 0), "up_proj": ("gate_up_proj", 1), "down_proj": ("down_proj", 0)},
     **{"w1": ("gate_up_proj", 0), "w3": ("gate_up_proj", 1), "w2": ("down_proj", 0)},
@@ -173,9 +174,11 @@ def _is_transposed(parameters: ParameterNames, name: str, tensor: StoredTensor) 
 
 
 def _newer(name: str) -> str:
-    """What a module of transformers 5 calls a tensor of Granite's or ERNIE's files."""
+    """What a module of transformers 5 calls a tensor of Granite's, ERNIE's or Phi's files."""
     name = name.replace(".mlp.moe_statics.", ".mlp.gate.moe_statics.")
     before, found, part = name.partition(".block_sparse_moe.")
+    if found and (part == "gate.weight" or _OWN_IN_PHI.match(part)):
+        return f"{before}.mlp.{part.replace('gate.', 'router.')}"
     return before + found + _GRANITE.get(part, part)
 
 

@@ -223,6 +223,10 @@ def test_what_changes_nothing_is_passed_over(model_type: str, changes: dict[str,
             "ernie4_5_moe",
             {"moe_capacity": [64, 64, 64], "moe_gate": "topk", "moe_use_aux_free": True, "num_nextn_predict_layers": 1},
         ),
+        (
+            "phimoe",  # Phi-3.5-MoE
+            {"input_jitter_noise": 0.01, "sliding_window": 131072, "num_experts_per_tok": 2, "hidden_dropout": 0.0},
+        ),
         ("internlm3", {"bias": False, "qkv_bias": False, "rope_scaling": {"factor": 6.0, "rope_type": "dynamic"}}),
         ("cohere", {"use_qk_norm": False, "logit_scale": 0.0625, "model_max_length": 8192}),
         ("gemma3_text", {"_sliding_window_pattern": 6, "use_bidirectional_attention": False}),
