@@ -12,7 +12,7 @@ from benchmarks.peers.prepare import run
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
 from reader_edge_export.sources.gguf.gguf_header import Value
 from tests.export.gguf_models import GGUF_MODELS, build_source, write_model
-from tests.tiny_models import VARIANTS
+from tests.tiny_models import MAX_CONTEXT, VARIANTS
 
 _WINDOWED, _WHOLE = "sliding_attention", "full_attention"
 # What llama.cpp leaves out of a family, or takes for granted of it. 304: what its tokenizer has, for Gemma's converter.
@@ -39,6 +39,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "qwen3_5_text": {"linear_value_head_dim": 16},  # as large as those of keys
     "qwen3_5_moe_text": {"linear_value_head_dim": 16},
     "lfm2_moe": {"conv_bias": False},
+    "qwen3_next": {"linear_value_head_dim": 16},
     "gpt_oss": {  # YaRN's range is from 0 to 4, whole numbers, which llama.cpp rounds it to
         "rope_parameters": {
             **{"rope_type": "yarn", "factor": 4.0, "truncate": False, "original_max_position_embeddings": 32},
@@ -81,6 +82,8 @@ def converted_model(family: str, sources: Path, folder: Path) -> tuple[PreTraine
 def _as_published(config_file: Path) -> None:
     """The converter knows keys and names that transformers 5 does not write any more."""
     config = json.loads(config_file.read_text())
+    if config["model_type"] == "phimoe":
+        config |= {"architectures": ["PhiMoEForCausalLM"], "original_max_position_embeddings": MAX_CONTEXT}
     kinds = _OLDER_KINDS.get(config["model_type"], {})
     if kinds:
         config["layer_types"] = [kinds[kind] for kind in config["layer_types"]]

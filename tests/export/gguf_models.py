@@ -19,6 +19,7 @@ _DELTA = ("qwen35", "qwen35moe")
 _SCALES = {"scale": "ffn_gate_inp.scale", "per_expert_scale": "ffn_down_exps.scale"}
 _GATED = ("ffn_gate", "ffn_up")
 _SCALARS = ("layer_scalar", "expert_bias", "score_correction_bias")  # buffers that files hold
+_SLOPES = (".act_fn.alpha_p", ".act_fn.alpha_n")  # which are in the metadata
 _PAIRED = ("llama", "mistral3", "granite", "granitehybrid", "granitemoe", "smollm3", "arcee")
 
 
@@ -40,10 +41,15 @@ def gguf_weights(model: PreTrainedModel, architecture: str) -> dict[str, Array]:
         if architecture in _PAIRED and module in heads:
             halves = weight.reshape(heads[module], 2, -1, *weight.shape[1:])
             weight = halves.swapaxes(1, 2).reshape(weight.shape)
-        is_shifted = architecture in _DELTA and "linear_attn" not in name
+        is_shifted = architecture in (*_DELTA, "qwen3next") and "linear_attn" not in name
         is_shifted |= architecture in ("gemma", "gemma2", "gemma3")
         if is_shifted and name.endswith("norm.weight"):
             weight = weight + 1
+        if architecture == "qwen3next" and "linear_attn" in name:
+            weights |= _as_qwen3next(config, name, weight)
+            continue
+        if name.endswith(_SLOPES):
+            continue
         if config.model_type in _STATEFUL:
             name, weight = _STATEFUL[config.model_type](config, name, weight)
         if architecture == "gpt2" and module in ("c_attn", "c_proj", "c_fc") and weight.ndim == 2:
@@ -124,6 +130,23 @@ def _as_qwen35(config: PretrainedConfig, name: str, weight: Array) -> tuple[str,
         parts = np.split(weight, [2 * config.linear_num_key_heads * config.linear_key_head_dim])
         weight = np.concatenate((parts[0], _tiled(config, parts[1], 0, config.linear_value_head_dim)))
     return name.replace("dt_bias", "dt_proj.bias"), weight
+
+
+def _as_qwen3next(config: PretrainedConfig, name: str, weight: Array) -> dict[str, Array]:
+    """Of a gated delta layer: queries, keys and values of all heads one below the other, gates apart, decays as used."""
+    block, own = f"blk.{name.split('.')[2]}.", name.split(".linear_attn.")[1]
+    if own == "in_proj_qkvz.weight":
+        by_head = weight.reshape(config.linear_num_key_heads, -1, weight.shape[1])
+        group = config.linear_num_value_heads // config.linear_num_key_heads
+        sizes = [config.linear_key_head_dim] * 2 + [group * config.linear_value_head_dim]
+        parts = [part.reshape(-1, weight.shape[1]) for part in np.split(by_head, np.cumsum(sizes), axis=1)]
+        return {f"{block}attn_qkv.weight": np.concatenate(parts[:3]), f"{block}attn_gate.weight": parts[3].copy()}
+    stored = {
+        **{"in_proj_ba.weight": "ssm_ba.weight", "conv1d.weight": "ssm_conv1d.weight", "dt_bias": "ssm_dt.bias"},
+        **{"A_log": "ssm_a", "norm.weight": "ssm_norm.weight", "out_proj.weight": "ssm_out.weight"},
+    }
+    weight = _decays(weight) if own == "A_log" else weight
+    return {block + stored[own]: (weight.squeeze(1) if weight.ndim == 3 else weight).copy()}
 
 
 def _as_granite_hybrid(config: PretrainedConfig, name: str, weight: Array) -> tuple[str, Array]:
@@ -211,6 +234,7 @@ GGUF_MODELS: dict[str, tuple[str, Values]] = {
     "ernie4_5": ("ernie4_5", {}),
     "glm4": ("glm4", {}),
     "internlm3": ("llama", {}),
+    "apertus": ("apertus", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}),
     "lfm2": ("lfm2", {}),
     "qwen3_5_text": ("qwen35", {}),
     "granitemoehybrid": ("granitehybrid", {"mamba_n_groups": 1}),
@@ -224,6 +248,8 @@ GGUF_MODELS: dict[str, tuple[str, Values]] = {
     "deepseek_v3": ("deepseek2", {}),
     "glm4_moe_lite": ("deepseek2", {}),
     "falcon_h1": ("falcon-h1", {}),
+    "qwen3_next": ("qwen3next", {}),
+    "phimoe": ("phimoe", {"head_dim": 16, "router_jitter_noise": 0.01}),
     "minicpm3": ("minicpm3", {"v_head_dim": 16, "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256}),
 }
 
@@ -254,12 +280,20 @@ def write_model(
     vocabulary = byte_level(Tokenizer.from_file(f"{model.name_or_path}/tokenizer.json"), "gpt-2", config.vocab_size)
     special = {"tokenizer.ggml.bos_token_id": 0, "tokenizer.ggml.eos_token_id": 1}
     own = {f"{architecture}.{key}": value for key, value in gguf_values(config).items()}
+    own |= _xielu(model) if architecture == "apertus" else {}
     all_weights = {**gguf_weights(model, architecture), **(tensors or {})}
     weights = {name: weight for name, weight in all_weights.items() if weight is not None}
     matrices = [name for name, weight in weights.items() if weight.ndim > 1 and not name.endswith(_KEPT)]
     all_kinds = dict.fromkeys(matrices, kind) | dict(kinds or {})
     path = path / "model.gguf" if path.is_dir() else path
     return write_gguf(path, architecture, {**own, **vocabulary, **special, **(values or {})}, weights, all_kinds)
+
+
+def _xielu(model: PreTrainedModel) -> Values:
+    activations = [layer.mlp.act_fn for layer in model.base_model.layers]
+    return {
+        f"xielu.{key}": [getattr(each, key).item() for each in activations] for key in ("alpha_p", "alpha_n", "beta", "eps")
+    }
 
 
 def _architecture(config: PretrainedConfig) -> str:

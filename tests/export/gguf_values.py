@@ -6,9 +6,9 @@ from typing import Any
 from transformers import PretrainedConfig
 
 Values = dict[str, Any]
-_LIKE_LLAMA = ("llama", "mistral", "ministral3", "smollm3", "granite", "granitemoehybrid", "arcee", "internlm3")
+_LIKE_LLAMA = ("llama", "mistral", "ministral3", "smollm3", "granite", "granitemoehybrid", "arcee", "internlm3", "apertus")
 _TELLING_VOCABULARY = (*_LIKE_LLAMA, "exaone4", "lfm2", "lfm2_moe")  # where converters write vocab_size
-_TELLING_ROTATED = (*_LIKE_LLAMA, "phi", "phi3", "glm4", "qwen3_5_text", "qwen3_5_moe_text")  # and rope.dimension_count
+_TELLING_ROTATED = (*_LIKE_LLAMA, "phi", "phi3", "glm4", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "phimoe")  # and rope.dimension_count
 
 
 def gguf_values(config: PretrainedConfig) -> Values:
@@ -40,7 +40,7 @@ def gguf_values(config: PretrainedConfig) -> Values:
     shared = {"attention.layer_norm_rms_epsilon": epsilon}
     shared |= {"rope.freq_base": rope["rope_theta"]} if config.model_type not in ("gemma", "gemma2") else {}
     extra = _EXTRAS[config.model_type](config) if config.model_type in _EXTRAS else {}
-    has_lengths = "head_dim" in config.to_dict() and config.model_type != "granite"
+    has_lengths = "head_dim" in config.to_dict() and config.model_type not in ("granite", "phimoe")
     lengths = {"attention.key_length": head_dim, "attention.value_length": head_dim} if has_lengths else {}
     return {**values, **shared, **lengths, **extra}
 
@@ -194,8 +194,11 @@ def _lfm2_moe(config: PretrainedConfig) -> Values:
 
 
 def _qwen35(config: PretrainedConfig) -> Values:
+    return {"rope.dimension_sections": [*config.rope_parameters["mrope_section"], 0][:4], **_delta(config)}
+
+
+def _delta(config: PretrainedConfig) -> Values:
     return {
-        "rope.dimension_sections": [*config.rope_parameters["mrope_section"], 0][:4],
         "ssm.conv_kernel": config.linear_conv_kernel_dim,
         "ssm.state_size": config.linear_key_head_dim,
         "ssm.group_count": config.linear_num_key_heads,
@@ -209,6 +212,21 @@ def _qwen35(config: PretrainedConfig) -> Values:
 def _qwen35moe(config: PretrainedConfig) -> Values:
     shared = {"expert_shared_feed_forward_length": config.shared_expert_intermediate_size}
     return {**_qwen35(config), **_experts(config), **shared}
+
+
+def _qwen3next(config: PretrainedConfig) -> Values:
+    shared = {"expert_shared_feed_forward_length": config.shared_expert_intermediate_size}
+    return {**_delta(config), **_experts(config), **shared}
+
+
+def _phimoe(config: PretrainedConfig) -> Values:
+    original = config.rope_parameters.get("original_max_position_embeddings", config.max_position_embeddings)
+    return {
+        "attention.sliding_window": config.sliding_window or 0,
+        "rope.scaling.original_context_length": original,
+        "expert_count": config.num_local_experts,
+        "expert_used_count": config.num_experts_per_tok,
+    }
 
 
 def _experts(config: PretrainedConfig) -> Values:
@@ -305,4 +323,6 @@ _EXTRAS: dict[str, Callable[[PretrainedConfig], Values]] = {
     **dict.fromkeys(("deepseek_v2", "deepseek_v3", "glm4_moe_lite"), _deepseek2),
     "minicpm3": _minicpm3,
     "falcon_h1": _falcon_h1,
+    "qwen3_next": _qwen3next,
+    "phimoe": _phimoe,
 }

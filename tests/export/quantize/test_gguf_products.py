@@ -266,6 +266,7 @@ def test_every_matrix_of_every_architecture_is_found_in_its_file(model_type: str
         },
         "deepseek_v2": {"qk_nope_head_dim": 32, "moe_intermediate_size": 64},
         "minicpm3": {"q_lora_rank": 64},
+        "qwen3_next": {"moe_intermediate_size": 64, "shared_expert_intermediate_size": 64},
         "qwen3_5_moe_text": {
             **{"linear_num_key_heads": 4, "moe_intermediate_size": 64},
             "shared_expert_intermediate_size": 64,

@@ -20,7 +20,9 @@ from reader_edge_export.sources.gguf.family_configs import (
     granite_moe,
     lfm2,
     lfm2moe,
+    phimoe,
     qwen3moe,
+    qwen3next,
     qwen35,
     qwen35moe,
 )
@@ -233,6 +235,13 @@ def _has_bias(file: GgufFile) -> bool:
     return any(f"blk.0.{name}.bias" in file.tensors for name in ("attn_q", "attn_qkv"))
 
 
+def _apertus(file: GgufFile, values: Metadata) -> Config:
+    """What bends its values is no tensor (`Placement`); its class wants a word on positions."""
+    config = _biased("attention_bias")(file, values)
+    plain = {"rope_type": "default", "rope_theta": config.pop("rope_theta")}
+    return {**config, "rope_parameters": plain | (config.pop("rope_scaling") or {})}
+
+
 def _glm4(file: GgufFile, values: Metadata) -> Config:
     return {**partial_heads(file, values), "attention_bias": _has_bias(file)}
 
@@ -298,6 +307,7 @@ MODELS: dict[str, tuple[str, Callable[[GgufFile, Metadata], Config]]] = {  # by 
     "hunyuan-dense": ("hunyuan_v1_dense", _biased("attention_bias")),
     "ernie4_5": ("ernie4_5", _biased("use_bias")),
     "glm4": ("glm4", _glm4),
+    "apertus": ("apertus", _apertus),
     "lfm2": ("lfm2", lfm2),
     "qwen35": ("qwen3_5_text", qwen35),
     "qwen3moe": ("qwen3_moe", qwen3moe),
@@ -309,11 +319,12 @@ MODELS: dict[str, tuple[str, Callable[[GgufFile, Metadata], Config]]] = {  # by 
     "deepseek2": ("deepseek_v2", deepseek2),
     "minicpm3": ("minicpm3", minicpm3),
     "falcon-h1": ("falcon_h1", falcon_h1),
+    "qwen3next": ("qwen3_next", qwen3next),
+    "phimoe": ("phimoe", phimoe),
 }
 # Their bases of positions are not 10000, and every converter writes them, but for Ollama's where it found none.
 _WITH_BASE = ("olmo2", "smollm3", "lfm2", "lfm2moe", "gpt-oss")
 _MIXTURES = (
     *("qwen3moe", "qwen3vlmoe", "gpt-oss", "qwen35moe", "lfm2moe", "granitehybrid", "granitemoe", "gemma4"),
-    "ernie4_5-moe",
-    "deepseek2",
+    *("ernie4_5-moe", "deepseek2", "qwen3next", "phimoe"),
 )

@@ -13,7 +13,7 @@ from reader_edge_export.sources.gguf.layer_sizes import (
     recurrent_layers,
 )
 from reader_edge_export.sources.gguf.metadata import Metadata
-from reader_edge_export.sources.gguf.rope import rotated_share
+from reader_edge_export.sources.gguf.rope import base_of, longrope_of, original_context_of, rotary_share, rotated_share
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 
 # Gemma scales its queries by this instead of the head size in its largest model, as llama.cpp knows by the layers.
@@ -21,6 +21,7 @@ _GEMMA2_27B_LAYERS, _GEMMA3_27B_LAYERS = 46, 62
 STATE_SIZES = ("conv_kernel", "state_size", "group_count", "inner_size", "time_step_rank")
 _SIGMOID = 2  # of llama.cpp's gating functions
 _SHARES = "norm_top_k_prob"  # by Ollama's converter alone
+_PHI_MARGIN, _PHI_MAGNITUDE = 0.01, 1.243163121016122  # of Phi-3.5-MoE's config.json
 _DOWN = ("ffn_down_exps", "mlp.experts.0.down_proj")
 
 
@@ -236,6 +237,35 @@ def qwen35moe(file: GgufFile, values: Metadata) -> Config:
         )
     shared = values.size("expert_shared_feed_forward_length", experts["moe_intermediate_size"])
     return {**qwen35(file, values), **experts, "shared_expert_intermediate_size": shared}
+
+
+def qwen3next(file: GgufFile, values: Metadata) -> Config:
+    """The same, by keys of their own."""
+    return {**qwen35moe(file, values), "norm_topk_prob": True}
+
+
+def phimoe(file: GgufFile, values: Metadata) -> Config:
+    """The margin of its router, and what LongRoPE multiplies by, are not in files: the maker's are supposed."""
+    if (num_chosen := values.size("expert_used_count")) != 2:
+        raise UnsupportedArchitectureError(f"'{file.path}' sends each token to {num_chosen} experts, and Phi to 2.")
+    head_dim, original = head_dim_of(file, values), original_context_of(values)
+    if rotary_share(file, values, head_dim) != 1:
+        raise file.error("rotates only a part of each head, which Phi-MoE does not")
+    scaling = longrope_of(file, values, original)
+    if scaling is not None:
+        scaling |= dict.fromkeys(("short_mscale", "long_mscale"), _PHI_MAGNITUDE)
+    return {
+        "rms_norm_eps": values.positive("attention.layer_norm_rms_epsilon"),
+        "head_dim": head_dim,
+        "rope_theta": base_of(file, values),
+        "rope_scaling": scaling,
+        **({} if scaling is None else {"original_max_position_embeddings": original}),
+        "sliding_window": values.size("attention.sliding_window", 0, least=0) or None,
+        "attention_bias": "blk.0.attn_q.bias" in file.tensors,
+        "lm_head_bias": "output.bias" in file.tensors,
+        "num_local_experts": values.size("expert_count"),
+        "router_jitter_noise": _PHI_MARGIN,
+    }
 
 
 def lfm2moe(file: GgufFile, values: Metadata) -> Config:

@@ -4,12 +4,13 @@ Shapes are compared on a module without memory, so that no size in a header is a
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import gguf
 import numpy as np
+from torch.nn import Parameter
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
@@ -24,6 +25,7 @@ from reader_edge_export.sources.gguf.expert_places import (
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
 from reader_edge_export.sources.gguf.gguf_header import Tensor
 from reader_edge_export.sources.gguf.layer_sizes import CLASSIFIER, architecture_of, unread_tensors
+from reader_edge_export.sources.gguf.metadata import Metadata
 from reader_edge_export.sources.gguf.rope import ROPE_TENSORS
 from reader_edge_runtime.arrays import Float32Array, Int64Array
 
@@ -35,9 +37,14 @@ _SHIFTED = (
     "gemma3",
     "qwen35",
     "qwen35moe",
+    "qwen3next",
 )  # store what a norm multiplies by, transformers what it adds to one
 _QKV = ("attn_q", "attn_k", "attn_v")
 _DELTA = ("qwen35", "qwen35moe")
+# Of Qwen3-Next's gated delta layers: what reads rows is one matrix in the module, by heads of keys, and two in files, by
+# what it makes; older files have the module's.
+_FUSED_DELTA, _UNFUSED_DELTA, _OLDER_DELTA = ".in_proj_qkvz.weight", ("attn_qkv", "attn_gate"), "ssm_in"
+_XIELU = ".mlp.act_fn"  # whose slopes stand in the metadata
 _GRANITE_4 = ("granitehybrid", "granitemoe")
 _MAMBA2 = (*_GRANITE_4, "falcon-h1")
 _SHARED_MLP = {"input_linear": ("ffn_gate", "ffn_up"), "output_linear": ("ffn_down",)}  # of Granite 4
@@ -88,9 +95,11 @@ class Placement:
             self._num_heads["k_proj"] = model.config.num_key_value_heads
         kind = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == self._architecture)
         names = gguf.get_tensor_name_map(kind, model.config.num_hidden_layers)
+        self.slopes = _slopes(file, self._parameters)
         self._by_tensor = {
             stored: name
             for name, parameter in self._parameters.items()
+            if name not in self.slopes
             for stored in _stored_names(names, self._architecture, name, parameter.shape[0], file)
         }
         self._num_parts = Counter(self._by_tensor.values())
@@ -136,7 +145,7 @@ class Placement:
         for target in targets:
             name, num_rows = self._by_tensor[target], self._shape_of_target(target)[0]
             others = [other for other, parameter in self._by_tensor.items() if parameter == name]
-            start = num_rows * others.index(target)
+            start = sum(self._shape_of_target(other)[0] for other in others[: others.index(target)])
             found.append((name, slice(start, start + num_rows)))
         return found
 
@@ -177,6 +186,9 @@ class Placement:
             sizes = sizes if target.endswith(_BY_HEAD[0]) else (self._config.v_head_dim, self._config.kv_lora_rank)
             return self._config.num_attention_heads, *sizes
         num_rows, *rest = self.stored_shape(name)
+        if name.endswith(_FUSED_DELTA) and self._num_parts[name] > 1:
+            num_gates = self._config.linear_num_value_heads * self._config.linear_value_head_dim
+            return num_gates if target.endswith("attn_gate.weight") else num_rows - num_gates, *rest
         return num_rows // self._num_parts[name], *rest
 
     def is_by_head(self, name: str) -> bool:
@@ -231,6 +243,8 @@ class Placement:
         """Which of its rows in the file each row of a parameter is; None where they are in order."""
         if self._architecture in _DELTA:
             return _value_rows(self._config, name)
+        if name.endswith(_FUSED_DELTA) and self._num_parts[name] > 1:
+            return _rows_by_key_head(self._config)
         module = name.split(".")[-2]
         if self._architecture not in _PAIRED or module not in self._num_heads:
             return None
@@ -253,6 +267,10 @@ def _stored_names(names: gguf.TensorNameMap, architecture: str, name: str, num_r
     by_head = [f"blk.{name.split('.')[2]}.{part}" for part in _BY_HEAD] if name.endswith(_OF_HEADS_PARAMETER) else []
     if by_head and by_head[0] in file.tensors:
         return by_head
+    if name.endswith(_FUSED_DELTA):
+        block = f"blk.{name.split('.')[2]}."
+        parts = (_OLDER_DELTA,) if f"{block}{_OLDER_DELTA}.weight" in file.tensors else _UNFUSED_DELTA
+        return [f"{block}{part}.weight" for part in parts]
     module = name.split(".")[-2]
     if architecture in _GRANITE_4 and module in _SHARED_MLP:
         layer = name.split(".")[2]
@@ -267,6 +285,31 @@ def _stored_names(names: gguf.TensorNameMap, architecture: str, name: str, num_r
         known = known.replace(ours, theirs)
     stored = names.get_name(known, (".weight", ".bias")) or name
     return [stored + next((end for ending, end in _ENDINGS.items() if name.endswith(ending)), "")]
+
+
+def _slopes(file: GgufFile, parameters: Mapping[str, Parameter]) -> dict[str, Float32Array]:
+    """Of each layer's xIELU, by name. Raises GgufError where the file gives more or fewer than there are layers."""
+    values, found = Metadata(file, "xielu"), {}
+    for name, parameter in parameters.items():
+        if not name.rpartition(".")[0].endswith(_XIELU):
+            continue
+        _, _, layer, *_, key = name.split(".")
+        slopes = values.numbers(key)
+        if len(slopes) != len([other for other in parameters if other.endswith(f"{_XIELU}.{key}")]):
+            raise file.error(f"gives xielu.{key} of {len(slopes)} layers")
+        found[name] = np.full(parameter.shape, slopes[int(layer)], np.float32)
+    return found
+
+
+def _rows_by_key_head(config: Any) -> Int64Array:
+    """Which row of a file's queries, keys, values and gates, one below the other, each row of Qwen3-Next's matrix is."""
+    num_keys, group = config.linear_num_key_heads, config.linear_num_value_heads // config.linear_num_key_heads
+    sizes = [config.linear_key_head_dim] * 2 + [group * config.linear_value_head_dim] * 2
+    parts, start = [], 0
+    for size in sizes:
+        parts.append(start + np.arange(num_keys * size).reshape(num_keys, size))
+        start += num_keys * size
+    return np.concatenate(parts, axis=1).reshape(-1)
 
 
 def _value_rows(config: Any, name: str) -> Int64Array | None:

@@ -20,7 +20,9 @@ ROPE_TENSORS = {  # those of an architecture that are no weights
     "exaone4": (FREQUENCY_FACTORS,),
     "arcee": (FREQUENCY_FACTORS,),
     "gemma4": (FREQUENCY_FACTORS,),
+    "apertus": (FREQUENCY_FACTORS,),
     "phi3": (_LONG_FACTORS, _SHORT_FACTORS),
+    "phimoe": (_LONG_FACTORS, _SHORT_FACTORS),
     "minicpm3": (_LONG_FACTORS, _SHORT_FACTORS),
 }
 

@@ -197,16 +197,23 @@ def test_factors_of_frequencies_are_kept(model_type: str, tmp_path: Path) -> Non
     check(write_model(model, tmp_path, tensors=tensors), model)
 
 
-def test_longrope_is_kept_up_to_where_it_switches(tmp_path: Path) -> None:
-    factors = {"short_factor": [1.0 + i / 8 for i in range(4)], "long_factor": [2.0 + i for i in range(4)]}
-    changes = {"rope_scaling": {"type": "longrope", **factors}, "original_max_position_embeddings": 64}
-    model = build_source("phi3", tmp_path / "source", **changes)
-    scale = model.model.rotary_emb.attention_scaling
+_LONGROPE = {"short_factor": 1.0, "long_factor": 2.0}  # and their least values
+
+
+@pytest.mark.parametrize(("model_type", "num_pairs"), [("phi3", 4), ("phimoe", 8)])
+def test_longrope_is_kept_up_to_where_it_switches(model_type: str, num_pairs: int, tmp_path: Path) -> None:
+    """A file of Phi-MoE has the factor of other models, and no trace of what the model has in its place."""
+    factors = {name: [least + i / 8 for i in range(num_pairs)] for name, least in _LONGROPE.items()}
+    own = dict.fromkeys(("short_mscale", "long_mscale"), 1.243163121016122) if model_type == "phimoe" else {}
+    switch = {"original_max_position_embeddings": 64}
+    changes = {"rope_scaling": {"type": "longrope", **factors, **own, **switch}, **switch}
+    model = build_source(model_type, tmp_path / "source", **changes)
+    scale: float = model.model.rotary_emb.attention_scaling
     assert scale > 1
     path = write_model(
         model,
         tmp_path,
-        values={"phi3.rope.scaling.attn_factor": scale},
+        values={f"{model_type}.rope.scaling.attn_factor": scale},
         tensors={
             f"rope_factors_{name}.weight": np.array(factors[f"{name}_factor"], "f4") for name in ("long", "short")
         },
