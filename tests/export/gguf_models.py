@@ -33,9 +33,9 @@ def gguf_weights(model: PreTrainedModel, architecture: str) -> dict[str, Array]:
     scalars = [(name, value) for name, value in model.named_buffers() if name.endswith(_SCALARS)]
     for name, parameter in (*model.named_parameters(), *scalars):
         weight: Array = parameter.detach().numpy()
-        is_by_head = architecture == "deepseek2" and name.endswith("kv_b_proj.weight")
-        if ".experts." in name or is_by_head:
-            weights |= _by_head(config, name, weight) if is_by_head else _of_experts(name, weight, architecture)
+        apart = _stored_apart(config, architecture, name, weight)
+        if apart is not None:
+            weights |= apart
             continue
         module = name.split(".")[-2]
         if architecture in _PAIRED and module in heads:
@@ -45,11 +45,6 @@ def gguf_weights(model: PreTrainedModel, architecture: str) -> dict[str, Array]:
         is_shifted |= architecture in ("gemma", "gemma2", "gemma3")
         if is_shifted and name.endswith("norm.weight"):
             weight = weight + 1
-        if architecture == "qwen3next" and "linear_attn" in name:
-            weights |= _as_qwen3next(config, name, weight)
-            continue
-        if name.endswith(_SLOPES):
-            continue
         if config.model_type in _STATEFUL:
             name, weight = _STATEFUL[config.model_type](config, name, weight)
         if architecture == "gpt2" and module in ("c_attn", "c_proj", "c_fc") and weight.ndim == 2:
@@ -70,6 +65,17 @@ def gguf_weights(model: PreTrainedModel, architecture: str) -> dict[str, Array]:
     if architecture == "gemma4":
         weights |= _beside_gemma4(config)
     return weights
+
+
+def _stored_apart(config: PretrainedConfig, architecture: str, name: str, weight: Array) -> dict[str, Array] | None:
+    """What files have by several tensors, or none; None for a parameter that is one."""
+    if architecture == "deepseek2" and name.endswith("kv_b_proj.weight"):
+        return _by_head(config, name, weight)
+    if ".experts." in name:
+        return _of_experts(name, weight, architecture)
+    if architecture == "qwen3next" and "linear_attn" in name:
+        return _as_qwen3next(config, name, weight)
+    return {} if name.endswith(_SLOPES) else None
 
 
 def _by_head(config: PretrainedConfig, name: str, weight: Array) -> dict[str, Array]:
@@ -133,7 +139,7 @@ def _as_qwen35(config: PretrainedConfig, name: str, weight: Array) -> tuple[str,
 
 
 def _as_qwen3next(config: PretrainedConfig, name: str, weight: Array) -> dict[str, Array]:
-    """Of a gated delta layer: queries, keys and values of all heads one below the other, gates apart, decays as used."""
+    """Of a gated delta layer: queries, keys and values of all heads below each other, gates apart, decays as used."""
     block, own = f"blk.{name.split('.')[2]}.", name.split(".linear_attn.")[1]
     if own == "in_proj_qkvz.weight":
         by_head = weight.reshape(config.linear_num_key_heads, -1, weight.shape[1])
@@ -290,9 +296,10 @@ def write_model(
 
 
 def _xielu(model: PreTrainedModel) -> Values:
-    activations = [layer.mlp.act_fn for layer in model.base_model.layers]
+    activations = [module for name, module in model.named_modules() if name.endswith(".act_fn")]
     return {
-        f"xielu.{key}": [getattr(each, key).item() for each in activations] for key in ("alpha_p", "alpha_n", "beta", "eps")
+        f"xielu.{key}": [getattr(each, key).item() for each in activations]
+        for key in ("alpha_p", "alpha_n", "beta", "eps")
     }
 
 

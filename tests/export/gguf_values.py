@@ -6,9 +6,28 @@ from typing import Any
 from transformers import PretrainedConfig
 
 Values = dict[str, Any]
-_LIKE_LLAMA = ("llama", "mistral", "ministral3", "smollm3", "granite", "granitemoehybrid", "arcee", "internlm3", "apertus")
+_LIKE_LLAMA = (
+    "llama",
+    "mistral",
+    "ministral3",
+    "smollm3",
+    "granite",
+    "granitemoehybrid",
+    "arcee",
+    "internlm3",
+    "apertus",
+)
 _TELLING_VOCABULARY = (*_LIKE_LLAMA, "exaone4", "lfm2", "lfm2_moe")  # where converters write vocab_size
-_TELLING_ROTATED = (*_LIKE_LLAMA, "phi", "phi3", "glm4", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "phimoe")  # and rope.dimension_count
+_TELLING_ROTATED = (
+    *_LIKE_LLAMA,
+    "phi",
+    "phi3",
+    "glm4",
+    "qwen3_5_text",
+    "qwen3_5_moe_text",
+    "qwen3_next",
+    "phimoe",
+)  # and rope.dimension_count
 
 
 def gguf_values(config: PretrainedConfig) -> Values:

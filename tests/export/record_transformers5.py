@@ -85,9 +85,10 @@ def cases() -> dict[str, tuple[str, dict[str, Any]]]:
     found["gemma4_text-experts"] = ("gemma4_text", sizes)
     long = {"rope_parameters": {**_LONG, **_THETA, "original_max_position_embeddings": 64}, "q_lora_rank": None}
     found["minicpm3-longrope"] = ("minicpm3", TINY_CONFIGS["minicpm3"] | long)
-    scaled_once = {**_LONG, **_THETA, "original_max_position_embeddings": 64, "short_mscale": 1.25, "long_mscale": 1.5}
-    scaled_once |= {f"{name}_factor": _LONG[f"{name}_factor"] * 2 for name in ("short", "long")}
-    found["phimoe-longrope"] = ("phimoe", TINY_CONFIGS["phimoe"] | {"rope_parameters": scaled_once})
+    twice: dict[str, Any] = {"rope_type": "longrope", "short_mscale": 1.25, "long_mscale": 1.5, **_THETA}
+    twice |= {"short_factor": _LONG["short_factor"] * 2, "long_factor": [2.0] * 16}  # type: ignore[operator]
+    twice |= {"original_max_position_embeddings": 64}
+    found["phimoe-longrope"] = ("phimoe", TINY_CONFIGS["phimoe"] | {"rope_parameters": twice})
     halves: dict[str, Any] = {"rope_interleave": False, "norm_topk_prob": True, **positions}
     found["deepseek_v3-halves"] = ("deepseek_v3", TINY_CONFIGS["deepseek_v3"] | halves)
     found["qwen3-biases"] = ("qwen3", TINY_CONFIGS["qwen3"] | {"attention_bias": True, "tie_word_embeddings": False})

@@ -59,7 +59,7 @@ def tabled_query_scales(model: PreTrainedModel, max_context: int) -> Iterator[No
 
 @contextmanager
 def frequencies_before_switch(model: PreTrainedModel) -> Iterator[None]:
-    """While entered, a model that makes its frequencies anew in every pass (Phi-MoE) has those of its short texts."""
+    """While entered, a model that computes its frequencies in every pass (Phi-MoE) has those of its short texts."""
     rotary: Any = getattr(model.base_model, "rotary_emb", None)
     if not isinstance(rotary, PhimoeRotaryEmbedding):
         yield

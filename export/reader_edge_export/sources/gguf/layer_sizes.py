@@ -10,7 +10,14 @@ from reader_edge_runtime.errors import UnsupportedArchitectureError
 Config = dict[str, Any]
 _MAX_LAYERS = 1 << 10
 _WITH_LATER_LAYERS = ("qwen35", "qwen35moe", "qwen3next", "deepseek2")
-_RECURRENT = ("lfm2", "lfm2moe", "granitehybrid", "qwen35", "qwen35moe", "qwen3next")  # with layers that have no attention
+_RECURRENT = (
+    "lfm2",
+    "lfm2moe",
+    "granitehybrid",
+    "qwen35",
+    "qwen35moe",
+    "qwen3next",
+)  # with layers that have no attention
 CLASSIFIER = "cls.output.weight"  # of a reranker: two rows of its logit head once more
 _LATER = "mtp."  # as older versions of Ollama named tensors of layers that guess later tokens
 

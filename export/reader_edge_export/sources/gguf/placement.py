@@ -41,8 +41,8 @@ _SHIFTED = (
 )  # store what a norm multiplies by, transformers what it adds to one
 _QKV = ("attn_q", "attn_k", "attn_v")
 _DELTA = ("qwen35", "qwen35moe")
-# Of Qwen3-Next's gated delta layers: what reads rows is one matrix in the module, by heads of keys, and two in files, by
-# what it makes; older files have the module's.
+# Of Qwen3-Next's gated delta layers: what reads rows is one matrix in the module, by heads of keys, and two in files;
+# older files have the module's.
 _FUSED_DELTA, _UNFUSED_DELTA, _OLDER_DELTA = ".in_proj_qkvz.weight", ("attn_qkv", "attn_gate"), "ssm_in"
 _XIELU = ".mlp.act_fn"  # whose slopes stand in the metadata
 _GRANITE_4 = ("granitehybrid", "granitemoe")
@@ -302,7 +302,7 @@ def _slopes(file: GgufFile, parameters: Mapping[str, Parameter]) -> dict[str, Fl
 
 
 def _rows_by_key_head(config: Any) -> Int64Array:
-    """Which row of a file's queries, keys, values and gates, one below the other, each row of Qwen3-Next's matrix is."""
+    """Which row of a file's queries, keys, values and gates, below each other, each row of Qwen3-Next's matrix is."""
     num_keys, group = config.linear_num_key_heads, config.linear_num_value_heads // config.linear_num_key_heads
     sizes = [config.linear_key_head_dim] * 2 + [group * config.linear_value_head_dim] * 2
     parts, start = [], 0
