@@ -9,7 +9,7 @@ from tests.conftest import ROOT
 
 CEILINGS = {  # lines of a room, raised only in the commit that says why
     "runtime": ("*.py", 33_023),  # hybrid layers; signed places; layers for later tokens; biases; assistants; latents
-    "export": ("*.py", 26_396),  # bitsandbytes, MLX; Falcon-H1; Phi-MoE; what a speculator's folder is; ranks; bounds
+    "export": ("*.py", 26_402),  # bitsandbytes, MLX; Falcon-H1; Phi-MoE; what a speculator's folder is; ranks; bounds
     "reader_edge": ("*.py", 21_313),  # long phases in a pipe; what auto finds; idle adapters; all stages signed
     "wings": ("*.py", 3_650),
     "native": ("*", 9_049),  # tiles of two panels

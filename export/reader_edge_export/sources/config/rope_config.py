@@ -43,7 +43,7 @@ _QUERY_SCALE = {  # by model type: what a scale of queries by their position nee
     "ministral3": ("llama_4_scaling_beta", "original_max_position_embeddings")
 }
 _MSCALE_MODEL = "phimoe"  # where LongRoPE has what sines and cosines are multiplied by, on either side of its switch
-_MSCALES: tuple[str, ...] = ("short_mscale", "long_mscale")
+_MSCALES = ("short_mscale", "long_mscale")
 _ALPHA_MODEL = "hunyuan_v1_dense"  # where "dynamic" is a base stretched once by alpha, whatever the text's length
 _WITH_ALPHA = ("alpha", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")  # all but the first of no effect
 _OF_IMAGES = {  # by model type: which angles are of time, height and width, which are the same in a text
@@ -168,9 +168,7 @@ def _checked(
 ) -> dict[str, Any]:
     """One embedding's parameters, with those that config.json has beside them; every key is accounted for."""
     rope_type = _rope_type(config, name, parameters)
-    own = _QUERY_SCALE.get(str(config.get("model_type")), ())
-    if config.get("model_type") == _MSCALE_MODEL and rope_type == "longrope":
-        own = _MSCALES
+    own = _own_keys(str(config.get("model_type")), rope_type)
     has_alpha = config.get("model_type") == _ALPHA_MODEL and rope_type == "dynamic"
     known = (*_PARAMETERS[rope_type], *_OPTIONAL.get(rope_type, ()), *own, *(_WITH_ALPHA if has_alpha else ()))
     checked: dict[str, Any] = {"rope_type": rope_type}
@@ -203,6 +201,13 @@ def _checked(
             f"config.json gives no {missing[0]} in {name} of the type {rope_type!r}: fetch the model again."
         )
     return _with_attention_factor(config, checked) if rope_type == "longrope" else _with_alpha(config, checked)
+
+
+def _own_keys(model_type: str, rope_type: str) -> tuple[str, ...]:
+    """What a model type needs beside what the type of its embedding does."""
+    if (model_type, rope_type) == (_MSCALE_MODEL, "longrope"):
+        return _MSCALES
+    return _QUERY_SCALE.get(model_type, ())
 
 
 def _with_alpha(config: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
