@@ -43,6 +43,7 @@ class ExportOptions:
     mmproj: the file that sees for the model of a GGUF file; None takes the one that lies beside it, if any.
     image_precision: of its matrices, one of IMAGE_PRECISIONS; see `tower_precision`.
     adapter: a PEFT folder, or a GGUF file of an adapter, whose LoRA is merged into the model's weights.
+    takes_adapters: whether requests may bring adapters of low rank at run time, each its own.
     """
 
     precision: str = AUTO
@@ -60,6 +61,7 @@ class ExportOptions:
     mmproj: Path | None = None
     image_precision: str = AUTO
     adapter: str | Path | None = None
+    takes_adapters: bool = False
 
     def __post_init__(self) -> None:
         if self.precision not in (AUTO, *PRECISIONS):
@@ -97,6 +99,11 @@ class ExportOptions:
         if self.mmproj is not None and not self.can_see:
             raise ConfigError(
                 f"mmproj is '{self.mmproj}', but these options leave out what sees images: leave mmproj out."
+            )
+        if self.takes_adapters and (self.attention != "exact" or self._is_half):
+            raise ConfigError(
+                f"takes_adapters needs attention 'exact' and precision fp32, {', '.join(QUANTIZED_PRECISIONS)}, not "
+                f"{self.attention!r} and {self.precision!r}: leave it out, or merge one adapter."
             )
         if self.speculator is None:
             return

@@ -16,6 +16,7 @@ from reader_edge_export.checks.package_check import CachedCheck, PackageCheck, h
 from reader_edge_export.images.image_export import ImageExport
 from reader_edge_export.journal import MOMENTS_NAME, WORK_NAME, Journal
 from reader_edge_export.mlir import NUM_STEPS, check_modules, write_mlir
+from reader_edge_export.operators.low_rank import AdaptedProducts
 from reader_edge_export.options import IREE, ExportOptions
 from reader_edge_export.package.package_size import PackageSize, check_room
 from reader_edge_export.package.source_files import version_of
@@ -102,6 +103,7 @@ class PackageExport:
         self.chats = ChatCheck()
         self.ends: tuple[str, ...] = ()
         self.num_merged = 0
+        self._adapted = AdaptedProducts() if options.takes_adapters else None
 
     def run(self) -> Manifest:
         opened = self._open()
@@ -176,6 +178,7 @@ class PackageExport:
                 journal,
                 self._progress,
                 on_choice=lambda in_eight_bits: check_room(self._folder, self._size(model, in_eight_bits)),
+                adapted=self._adapted,
             )
 
     def _store_speculator(
@@ -309,6 +312,7 @@ class PackageExport:
             num_experts_per_token=model.num_experts_per_token,
             hidden_size=None if self._options.is_for_devices else hidden_size_of(model.skeleton),
             state_ids=state_ids,
+            adapted_products=() if self._adapted is None else tuple(self._adapted.products),
             sampling=self._source.sampling(),
             pooling=self._source.pooling,
         )

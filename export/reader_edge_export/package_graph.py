@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import onnx
@@ -19,8 +20,10 @@ from reader_edge_export.onnx_graph.graph_editor import GraphEditor
 from reader_edge_export.onnx_graph.insert_matrices import insert_matrices
 from reader_edge_export.onnx_graph.sizes import fold_sizes
 from reader_edge_export.onnx_graph.weight_file import OtherWeights, WeightFile
+from reader_edge_export.operators.low_rank import AdaptedProducts
 from reader_edge_export.options import ExportOptions
 from reader_edge_export.progress import Advance, Progress
+from reader_edge_export.quantize.linear import not_adapted
 from reader_edge_export.quantize.vocabulary import HIDDEN_STATES
 from reader_edge_export.quantize.weight_storage import OnChoice, num_stored, store_weights, unseen_choice
 from reader_edge_export.sources.source_model import SourceModel
@@ -75,12 +78,14 @@ def write_graph(
     progress: Progress | None = None,
     on_choice: OnChoice = unseen_choice,
     kind: GraphKind | None = None,
+    adapted: AdaptedProducts | None = None,
 ) -> dict[str, FileEntry]:
     """Lower the graph at `traced` as the options say and write it, with its weights beside it, into `folder`.
 
     calibration: of the source; looked into for quantised weights only. journal: of the export into `folder`, if there
     is one. progress: of the export, which count the weights stored. on_choice: of `store_weights`. kind: None for the
-    target. Returns what was written, by file name. Raises ExportError, and what `on_choice` does.
+    target. adapted: notes the products that take adapters; None where none is to. Returns what was written, by file
+    name. Raises ExportError, and what `on_choice` does.
     """
     model, kind = ir.load(traced), kind or TARGET
     # Weights beyond 2 GB come in a side file, and constants that stay nodes would go on pointing there.
@@ -91,7 +96,7 @@ def write_graph(
         insert_matrices(editor, source)
         advance = (progress or Progress()).share(num_stored(model.graph, options.precision))
         if kind.lower is None:
-            _lower(editor, options, calibration, journal, advance, on_choice, kind)
+            _lower(editor, options, calibration, journal, advance, on_choice, kind, adapted)
         else:
             kind.lower(editor, advance)
         for value in model.graph.initializers.values():
@@ -130,6 +135,7 @@ def _lower(
     advance: Advance,
     on_choice: OnChoice,
     kind: GraphKind,
+    adapted: AdaptedProducts | None,
 ) -> None:
     model = editor.model
     common.DeduplicateInitializersPass()(model)
@@ -148,7 +154,10 @@ def _lower(
     lower_attention(editor, options.attention, options.precision in QUANTIZED_PRECISIONS, options.kv_dtype, is_half)
     common.CommonSubexpressionEliminationPass()(model)  # sizes, masks and angles are the same in all layers
     kind.borrow(editor)
-    store_weights(editor, options.precision, is_portable, calibration, journal, advance, on_choice)
+    adapt = not_adapted if adapted is None else partial(adapted.add, editor)
+    store_weights(editor, options.precision, is_portable, calibration, journal, advance, on_choice, adapt)
+    if adapted is not None:
+        adapted.place()
     if options.attention == "exact" and not is_half:  # products that share their rows are one by now
         fuse_swiglu(editor)
         fuse_heads(editor)

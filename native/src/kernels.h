@@ -1,6 +1,7 @@
 // The kernels of an instruction set. They are compiled once for each, and chosen once, when the library is first used.
 #pragma once
 
+#include "adapters/low_rank_rows.h"
 #include "attention/attention.h"
 #include "attention/int8_cache_steps.h"
 #include "cache/cache_rows.h"
@@ -25,6 +26,7 @@ struct Kernels {
   const HadamardKernels& hadamard;
   const RotaryKernels& rotary;
   const SwiGluKernels& swiglu;
+  const LowRankKernels& low_rank;
   const AttentionKernels& attention;
   const HalfRowKernels& half_rows;
   const CacheRowKernels& cache_rows;

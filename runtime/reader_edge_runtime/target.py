@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from reader_edge_runtime.adapters.adapter_table import AdapterTable
 from reader_edge_runtime.arrays import Float32Array, Int64Array
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.draft_tree import DraftTree
@@ -37,6 +38,8 @@ class Pass(NamedTuple):
     alone are scored, and reported on. Of models without recurrent layers.
     images: of a model that sees images, what a chain of a prompt with some reads of them. shifts: of other passes of
     such a model, what a row's number is moved by to give its rotary position, for each tree; empty: by nothing.
+    adapter_ids: of each tree, that of its adapter in the target's table, -1 for none; empty: none has any. Only for an
+    `AdaptedTarget`.
     """
 
     first_slot: int
@@ -50,6 +53,7 @@ class Pass(NamedTuple):
     num_before: int = 0
     images: ImageRows | None = None
     shifts: Sequence[int] = ()
+    adapter_ids: Sequence[int] = ()
 
 
 class Target(Protocol):
@@ -92,6 +96,13 @@ class Target(Protocol):
 
     def release_memory(self) -> None:
         """Let go of memory that only passes so far needed."""
+
+
+@runtime_checkable
+class AdaptedTarget(Target, Protocol):
+    """A target whose passes read adapters. adapters: changed between passes, by who runs them."""
+
+    adapters: AdapterTable
 
 
 class InFlightPass(Protocol):

@@ -86,6 +86,7 @@ def export_key(source: Source, options: ExportOptions, calibration: TextSet, oth
         "files": sorted(file_states([*source.files, *others]).items()),
         "options": [options.precision, options.attention, options.kv_dtype, source.max_context],
         "images": [options.has_images, options.image_precision],
+        "adapters": options.takes_adapters,
         "calibration": calibration.fingerprint(),
         "versions": {name: version_of(name) for name in _PACKAGES},
         "code": _code(),

@@ -55,6 +55,7 @@ class MergedProduct:
 
 Multiply = Callable[[MergedProduct], ir.Value]  # stores the matrix and multiplies by it: (..., J)
 KindOf = Callable[[Matrix], str | None]  # of a weight (K, J); products of other kinds stay apart
+Adapt = Callable[[ir.Value, ir.Value, Sequence[Matrix]], ir.Value]  # rows (..., K), outputs (..., J) of such weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +78,23 @@ class _LinearProduct:
         return rows
 
 
+def not_adapted(rows: ir.Value, outputs: ir.Value, weights: Sequence[Matrix]) -> ir.Value:
+    """An `Adapt` of packages that take no adapters."""
+    return outputs
+
+
 def replace_products(
-    editor: GraphEditor, multiply: Multiply, calibration: Calibration | None, kind_of: KindOf = lambda weight: None
+    editor: GraphEditor,
+    multiply: Multiply,
+    calibration: Calibration | None,
+    kind_of: KindOf = lambda weight: None,
+    adapt: Adapt = not_adapted,
 ) -> None:
     """Give every product with a constant weight the stored form.
 
     Those of the same rows become one, sensitive ones apart, and their outputs are split; where they are of several
     kinds, outputs of each are joined first, so that what reads query, key and value, or gate and up, as one finds
-    them so.
+    them so. adapt: is given all outputs of the same rows.
     """
     for group in _grouped(editor.graph):
         kinds: dict[str | None, list[_LinearProduct]] = {}
@@ -93,8 +103,21 @@ def replace_products(
         outputs = [multiply(_merged(editor, products, calibration)) for products in kinds.values()]
         joined = outputs[0] if len(outputs) == 1 else editor.op("Concat", outputs, {"axis": -1})
         in_order = [product for products in kinds.values() for product in products]
+        joined = adapt(in_order[0].rows, joined, [product.weight for product in in_order])
         for product, output in zip(in_order, _split(editor, in_order, joined), strict=True):
             editor.replace(product.last, [output])
+
+
+def adapt_products(editor: GraphEditor, adapt: Adapt) -> None:
+    """Have adapters in every product with a constant weight, which stays as it is."""
+    for product in (product for group in _grouped(editor.graph) for product in group):
+        output = product.last.outputs[0]
+        readers = list(output.uses())
+        adapted = adapt(product.rows, output, [product.weight])
+        if adapted is not output:
+            editor.insert_after(product.last)
+            for reader, index in readers:
+                reader.replace_input_with(index, adapted)
 
 
 def matrix_groups(graph: ir.Graph) -> list[list[Matrix]]:

@@ -17,7 +17,14 @@ from reader_edge_export.quantize.hadamard import Hadamards
 from reader_edge_export.quantize.half import convert_to_half, store_in_half
 from reader_edge_export.quantize.int4 import Int4Products
 from reader_edge_export.quantize.int8 import Int8Products, TwoPlaneProducts
-from reader_edge_export.quantize.linear import MergedProduct, matrix_groups, replace_products
+from reader_edge_export.quantize.linear import (
+    Adapt,
+    MergedProduct,
+    adapt_products,
+    matrix_groups,
+    not_adapted,
+    replace_products,
+)
 from reader_edge_export.quantize.sensitive import Candidate, sensitive_matrices
 from reader_edge_export.quantize.vocabulary import store_vocabulary, store_vocabulary_fp32, vocabulary_head
 from reader_edge_export.sources.weights import experts_of, matrix_of
@@ -46,10 +53,11 @@ def store_weights(
     journal: Journal | None = None,
     advance: Advance = unseen,
     on_choice: OnChoice = unseen_choice,
+    adapt: Adapt = not_adapted,
 ) -> None:
     """Store all matrices in `precision`, one of PRECISIONS; is_portable: by operators of the ONNX standard only.
     calibration: of the source, where weights are quantised. journal: of the export, where losses are noted. advance:
-    called with the number of weights that were stored.
+    called with the number of weights that were stored. adapt: lets adapters into products.
 
     The matrices of an int4 model that lose most for the bytes they take are int8. on_choice: gets their names before
     any is stored. Raises ExportError where the source cannot be read, and what `on_choice` does.
@@ -72,11 +80,12 @@ def store_weights(
             advance(sum(part.size for part in product.parts))
             return output
 
-        replace_products(editor, multiply, calibration, gguf.kind_of)
+        replace_products(editor, multiply, calibration, gguf.kind_of, adapt)
         replace_experts(editor, RoundedExpertProducts(editor, stored, calibration, hadamards).multiply, advance)
         store_vocabulary(editor, products, gguf, calibration)  # after them: it makes products of its own
         return
     replace_experts(editor, partial(multiply_plainly, editor), unseen)  # they are read when they are written
+    adapt_products(editor, adapt)  # the logit head is none of them yet
     store_vocabulary_fp32(editor)
     if stored.half and is_portable:
         store_in_half(editor)

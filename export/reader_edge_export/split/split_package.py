@@ -87,6 +87,8 @@ def _check(package: ModelPackage) -> None:
         found = "has recurrent layers, whose states no pipeline moves yet: run it on one box"
     elif manifest.images is not None:
         found = "sees images, which no pipeline does yet: export the model with --no-images"
+    elif manifest.adapted_products:
+        found = "takes adapters, which no pipeline does yet: export the model without --takes-adapters"
     elif any(layer.shares is not None for layer in manifest.layers):
         found = "has layers that read the KV cache of others, which may lie in another box: run it on one"
     elif manifest.attention in ROW_ATTENTIONS or COMMIT_NAME in manifest.files:

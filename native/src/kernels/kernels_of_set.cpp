@@ -15,6 +15,7 @@ extern const GgufKernels gguf_kernels;
 extern const HadamardKernels hadamard_kernels;
 extern const RotaryKernels rotary_kernels;
 extern const SwiGluKernels swiglu_kernels;
+extern const LowRankKernels low_rank_kernels;
 extern const AttentionKernels attention_kernels;
 extern const HalfRowKernels half_row_kernels;
 extern const CacheRowKernels cache_row_kernels;
@@ -36,6 +37,7 @@ extern const Kernels kernels_of_set{row_rounding,
                                     hadamard_kernels,
                                     rotary_kernels,
                                     swiglu_kernels,
+                                    low_rank_kernels,
                                     attention_kernels,
                                     half_row_kernels,
                                     cache_row_kernels,

@@ -1,6 +1,7 @@
 // Makes an operator of ONNX Runtime of a C++ class.
 //
-// A Kernel has kName, kInputs and kOutputs, a constructor from KernelAttributes, and compute(KernelCall&).
+// A Kernel has kName, kInputs and kOutputs, a constructor from KernelAttributes, and compute(KernelCall&). One that
+// has kInPlace, an input and an output, may get that output in the input's memory.
 // What it throws becomes a status.
 #pragma once
 
@@ -154,6 +155,15 @@ class KernelCall {
   ort::KernelContext* context_;
 };
 
+template <class Kernel, class = decltype(Kernel::kInPlace)>
+constexpr bool may_be_in_place(int) {
+  return true;
+}
+template <class Kernel>
+constexpr bool may_be_in_place(...) {
+  return false;
+}
+
 template <class Kernel>
 class KernelOp : public ort::CustomOp {
  public:
@@ -177,7 +187,8 @@ class KernelOp : public ort::CustomOp {
     KernelDestroy = [](void* kernel) { delete static_cast<Holder*>(kernel); };
     GetStartVersion = [](const ort::CustomOp*) { return 1; };
     GetEndVersion = [](const ort::CustomOp*) { return 1; };
-    GetMayInplace = GetAliasMap = [](int** inputs, int** outputs) -> std::size_t {
+    GetMayInplace = in_place;
+    GetAliasMap = [](int** inputs, int** outputs) -> std::size_t {
       *inputs = *outputs = nullptr;
       return 0;
     };
@@ -185,6 +196,17 @@ class KernelOp : public ort::CustomOp {
   }
 
  private:
+  static std::size_t in_place(int** inputs, int** outputs) {
+    *inputs = *outputs = nullptr;
+    if constexpr (may_be_in_place<Kernel>(0)) {
+      static std::array<int, 2> places = Kernel::kInPlace;
+      *inputs = &places[0];
+      *outputs = &places[1];
+      return 1;
+    }
+    return 0;
+  }
+
   struct Holder {
     const ort::Api& api;
     Kernel kernel;

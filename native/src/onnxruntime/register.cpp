@@ -3,6 +3,7 @@
 #include <array>
 #include <tuple>
 
+#include "adapters/low_rank_rows.h"
 #include "attention/int8_cache_attention.h"
 #include "attention/tree_attention.h"
 #include "cache/cache_rows.h"
@@ -63,6 +64,7 @@ EXPORTED ort::Status* RegisterCustomOps(ort::SessionOptions* options, const ort:
   static const KernelOp<Int8CacheAttention<true>> int8_cache_attention_sinks;
   static const KernelOp<RotaryHeads> rotary_heads;
   static const KernelOp<SwiGlu> swiglu;
+  static const KernelOp<LowRankRows> low_rank_rows;
   static const KernelOp<TreeConv> tree_conv;
   static const KernelOp<Recurrence<true>> tree_delta;
   static const KernelOp<Recurrence<false>> tree_scan;
@@ -77,7 +79,7 @@ EXPORTED ort::Status* RegisterCustomOps(ort::SessionOptions* options, const ort:
       &exact_attention_16,   &integer_attention_16,      &tree_conv,           &tree_delta,
       &tree_scan,            &spread_row_experts,        &spread_block_experts, &spread_row_experts_16,
       &exact_attention_sinks, &exact_attention_16_sinks, &integer_attention_sinks, &integer_attention_16_sinks,
-      &int8_cache_attention_sinks};
+      &int8_cache_attention_sinks, &low_rank_rows};
   static ort::CustomOpDomain* domain = nullptr;  // lives as long as the library: sessions come and go
   const ort::Api* api = base->GetApi(ort::kApiVersion);
   if (choice().set == nullptr) {

@@ -32,10 +32,7 @@ def prepare_inputs(cache: Cache, wanted: Pass, manifest: Manifest, min_rows: int
     is the same again, so that kernels may compute it once. Nobody looks at them. Raises
     ProviderError where a pass asks for states that the graph does not report.
     """
-    if wanted.wants_hidden_states and manifest.hidden_size is None:
-        raise ProviderError("This package's graph reports no hidden states: export again, or draft without a head.")
-    if wanted.wants_layer_states and not manifest.state_ids:
-        raise ProviderError("This package's graph reports no states of its layers: export the model again.")
+    _check_states(wanted, manifest)
     num_trees, before = len(wanted.trees), wanted.num_before
     num_nodes = pass_width(wanted.trees, min_rows, before)
     lengths = cache.lengths[wanted.first_slot : wanted.first_slot + num_trees]
@@ -75,9 +72,18 @@ def prepare_inputs(cache: Cache, wanted: Pass, manifest: Manifest, min_rows: int
         inputs["tree_mask_sliding"] = windowed = _windowed(mask, positions, lengths, manifest.sliding_window)
         if wanted.images is not None:
             _open_images(windowed, lengths[0], wanted.images)
+    if manifest.adapted_products:
+        inputs["adapter_ids"] = np.array(wanted.adapter_ids or [-1] * num_trees, np.int64)
     if manifest.images is not None:
         inputs |= _image_inputs(wanted, inputs["position_ids"], manifest.images)
     return inputs
+
+
+def _check_states(wanted: Pass, manifest: Manifest) -> None:
+    if wanted.wants_hidden_states and manifest.hidden_size is None:
+        raise ProviderError("This package's graph reports no hidden states: export again, or draft without a head.")
+    if wanted.wants_layer_states and not manifest.state_ids:
+        raise ProviderError("This package's graph reports no states of its layers: export the model again.")
 
 
 def padded(name: str, array: npt.NDArray[np.generic], shape: tuple[int, ...]) -> npt.NDArray[np.generic]:

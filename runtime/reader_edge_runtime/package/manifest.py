@@ -44,7 +44,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from reader_edge_runtime.package.layer import Layer
-from reader_edge_runtime.package.package_parts import ImagesPart, SpeculatorPart, StagePart
+from reader_edge_runtime.package.package_parts import ImagesPart, LowRankProduct, SpeculatorPart, StagePart
 from reader_edge_runtime.untrusted.untrusted_json import Figure, Sha256, Text, one_of
 
 MANIFEST_NAME = "reader_edge.json"
@@ -160,6 +160,7 @@ class Manifest:
     last token, "rank" scores a document by the logits behind a prompt; "" is neither.
     speculator: what a trained speculator in the package is; None without.
     images: what it sees of images; None for a model of texts alone.
+    adapted_products: those that take adapters, in the order in which an adapter has their factors; () where none does.
     stage: which layers of a model that several boxes run these are; None for a whole model.
     layers: what each of num_layers keeps; empty where all are attention of num_kv_heads and head_dim, with own caches.
     source_name: what was exported. source_fingerprint: SHA-256 over its config and weight files.
@@ -196,6 +197,7 @@ class Manifest:
     state_ids: tuple[int, ...] = ()
     speculator: SpeculatorPart | None = None
     images: ImagesPart | None = None
+    adapted_products: tuple[LowRankProduct, ...] = ()
     stage: StagePart | None = None
     sampling: Mapping[str, Figure] = field(default_factory=dict)
     pooling: Annotated[str, one_of("", *POOLINGS)] = ""

@@ -33,7 +33,7 @@ _REMEDY = "export the model again"
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write the manifest into `folder`, last of the package's files; it appears whole or not at all."""
     fields = {"format": "reader-edge", "format_version": FORMAT_VERSION, **msgspec.to_builtins(manifest)}
-    for name in ("layers", "state_ids", "speculator", "images", "stage", "sampling", "pooling"):
+    for name in ("layers", "state_ids", "speculator", "images", "stage", "sampling", "pooling", "adapted_products"):
         if not fields[name]:
             del fields[name]
     if manifest.speculator is not None:
@@ -106,6 +106,8 @@ def _relations(manifest: Manifest) -> Iterator[tuple[object, str, object]]:
         yield images.token_id < manifest.vocab_size, "images.token_id", images.token_id
         has_axes = images.rules.family in QWEN_FAMILIES
         yield images.position_axes in (1, 3 if has_axes else 1), "images.position_axes", images.position_axes
+    is_adapted = manifest.attention == "exact" and stage is None
+    yield is_adapted or not manifest.adapted_products, "adapted_products", manifest.adapted_products
     if stage is not None:
         yield (misfit := stage.misfit(manifest.num_layers)) is None, f"stage.{misfit}", stage
 

@@ -44,6 +44,11 @@ Its other graph, of texts, follows the contract of `manifest`, but for this (K r
 
 `input_ids` of nodes that have rows are the token_id.
 
+A model whose package takes adapters of low rank (A of them, S numbers of each) has two inputs more:
+
+    adapter_ids    int64 (B,)      of each sequence, -1 for none
+    adapter_table  float32 (A, S)  what `adapters.adapter_table` makes of their factors
+
 A stage is some layers of a model that several boxes run, as a package of its own. Its graph follows the contract of
 `manifest`, but for this (E: size of the residual stream, which alone crosses a cut):
 
@@ -59,7 +64,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from reader_edge_runtime.package.images import ImageRules
-from reader_edge_runtime.untrusted.untrusted_json import Sha256, one_of
+from reader_edge_runtime.untrusted.untrusted_json import Sha256, Text, one_of
 
 SPECULATOR_GRAPH_NAME = "speculator.onnx"
 SPECULATOR_WEIGHTS_NAME = "speculator.onnx.data"
@@ -67,6 +72,8 @@ SPECULATOR_WEIGHTS_NAME = "speculator.onnx.data"
 MLP, EAGLE3, MTP, DFLASH, ASSISTANT = "mlp", "eagle3", "mtp", "dflash", "assistant"
 SPECULATOR_FORMATS = (MLP, EAGLE3, MTP, DFLASH, ASSISTANT)
 SPECULATOR_AGREEMENT = "speculator_target_agreement"  # among a package's checks: its best token is the target's
+MAX_OUTPUTS = 1 << 24  # of a matrix, and inputs
+STEP, PANEL = 32, 64  # to which factors of adapters are filled up, of inputs and of outputs
 MOST_STATES = 16  # of a target that a package reports
 
 _Size = Annotated[int, Meta(ge=1, le=1 << 12)]
@@ -136,6 +143,27 @@ class SpeculatorPart:
     def kv_row_bytes(self) -> int:
         """Of a token in its own KV cache: float32 keys and values of all layers and heads."""
         return 2 * 4 * self.num_layers * self.num_kv_heads * self.head_dim
+
+
+@dataclass(frozen=True, slots=True)
+class LowRankPart:
+    """A matrix (J, K) of a product. name: of its module in transformers. num_outputs: J, in that module's order."""
+
+    name: Text
+    num_outputs: Annotated[int, Meta(ge=1, le=MAX_OUTPUTS)]
+
+
+@dataclass(frozen=True, slots=True)
+class LowRankProduct:
+    """A product to whose outputs those of adapters are added. num_inputs: K. parts: outputs one beside another."""
+
+    num_inputs: Annotated[int, Meta(ge=1, le=MAX_OUTPUTS)]
+    parts: Annotated[tuple[LowRankPart, ...], Meta(min_length=1, max_length=16)]
+
+    @property
+    def rank_size(self) -> int:
+        """Numbers that an adapter of rank one has for it, in `adapters.adapter_table`."""
+        return sum(-(-self.num_inputs // STEP) * STEP + -(-part.num_outputs // PANEL) * PANEL for part in self.parts)
 
 
 VISION_GRAPH_NAME = "vision.onnx"

@@ -33,6 +33,8 @@ def input_tensors(manifest: Manifest, num_trees: int, num_nodes: int, num_visibl
     if manifest.has_states:
         tensors["parents"] = "int64", (num_trees, num_nodes)
         tensors["num_kept"] = tensors["num_pending"] = "int64", (num_trees,)
+    if manifest.adapted_products:
+        tensors |= {"adapter_ids": ("int64", (num_trees,)), "adapter_table": ("float32", (0, 0))}
     return tensors if manifest.sliding_window is None else tensors | {"tree_mask_sliding": mask}
 
 

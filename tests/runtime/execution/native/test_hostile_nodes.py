@@ -27,6 +27,7 @@ _STATES: list[int] = [INT64, INT64, FLOAT, FLOAT, INT64]  # parents, num_kept, s
 OPERATORS: dict[str, tuple[list[int], list[int], dict[str, Any]]] = {
     "SwiGLU": ([FLOAT], [FLOAT], {}),
     "RotaryHeads": ([FLOAT] * 3, [FLOAT] * 3, {"q_num_heads": 2, "kv_num_heads": 1}),
+    "LowRankRows": ([FLOAT, FLOAT, INT64, FLOAT, INT64], [FLOAT], {"start": 0, "size": 128}),
     "SpreadRows": ([FLOAT] * 3, [FLOAT], {}),
     "CacheRows": ([FLOAT] * 4, [INT8] * 2, {}),
     "SpreadRowLinear": ([FLOAT, FLOAT, FLOAT, INT8, FLOAT], [FLOAT], {}),
@@ -100,6 +101,14 @@ VALID: dict[str, tuple[list[int], dict[str, Any], list[Input]]] = {
         [FLOAT] * 3,
         {"q_num_heads": 2, "kv_num_heads": 1},
         [_fed(np.float32, 1, 3, 128), _fed(np.float32, 1, 3, 16), _fed(np.float32, 1, 3, 16)],
+    ),
+    "LowRankRows": (
+        [FLOAT],
+        {"start": 96, "size": 256},
+        [
+            *(_ROWS, _fed(np.float32, 1, 3, 5), Input(np.array([1]), False), _fed(np.float32, 2, 512)),
+            Input(np.array([5]), True),
+        ],
     ),
     "SpreadRows": ([FLOAT], {}, [_ROWS, *_SPREAD]),
     "CacheRows": ([INT8] * 2, {}, [_NEW, *_SPREAD, _NEW]),

@@ -5,6 +5,7 @@ from typing import Any, Self
 
 import numpy.typing as npt
 
+from reader_edge_runtime.adapters.adapter_table import AdapterTable
 from reader_edge_runtime.errors import ProviderError
 from reader_edge_runtime.execution.onnxruntime.graph_contract import check_contract
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache, present_name
@@ -64,7 +65,8 @@ _MAX_LOOKED_UP = 32  # tokens whose embeddings stay in memory: each is read with
 class HostGraph:
     """weights: the file that embeddings are read from, as far as the session maps it.
 
-    pass_facts: versions and kernels that the bits of passes depend on.
+    pass_facts: versions and kernels that the bits of passes depend on. adapters: that passes read, of a package that
+    takes any.
     """
 
     pass_sizes: tuple[int, ...] = ()
@@ -86,6 +88,7 @@ class HostGraph:
         self._num_looked_up = 0
         self._bindings = CacheBindings(session)
         self._inputs = {node.name for node in session.get_inputs()}
+        self.adapters = AdapterTable(manifest.adapted_products)
 
     @classmethod
     def open(cls, package: ModelPackage, threads: int = 0, uses_native: bool = True) -> Self:
@@ -99,6 +102,11 @@ class HostGraph:
                 "use --provider cuda, or export with another --precision."
             )
         library = native_library() if uses_native else None
+        if library is None and package.manifest.adapted_products:
+            raise ProviderError(
+                f"'{package.folder}' takes adapters, which native kernels alone add: install or build them, leave "
+                "--no-native out, or merge an adapter with `reader-edge export --adapter`."
+            )
         if library is not None:  # without it some weights may stay in the file
             check_memory(package)
         weights = package.folder / WEIGHTS_NAME
@@ -115,6 +123,7 @@ class HostGraph:
 
     def _bind_inputs(self, binding: ort.IOBinding, inputs: Values) -> None:
         """Those that the graph has."""
+        inputs = {**inputs, "adapter_table": self.adapters.values}
         for name in self._inputs & inputs.keys():
             binding.bind_cpu_input(name, inputs[name])
 

@@ -66,10 +66,12 @@ class HostTarget(HostGraph):
         self._run_options: ort.RunOptions | None = None
         self._logits = np.empty(0, np.float32)
         self._tensors: dict[Sizes, TargetTensors] = {}
-        self._bound: tuple[ort.IOBinding, TargetTensors, StateDeltas] | None = None
+        self._bound: tuple[ort.IOBinding, TargetTensors, StateDeltas, Float32Array] | None = None
 
     def with_min_rows(self, min_rows: int) -> "HostTarget":
-        return HostTarget(self.session, self.manifest, self.is_native, self._weights, min_rows)
+        target = HostTarget(self.session, self.manifest, self.is_native, self._weights, min_rows)
+        target.adapters = self.adapters
+        return target
 
     def prefill_chunk(self, past: int) -> int:
         # Native attention adds up scores as they come; the graph's own definition holds them all.
@@ -81,12 +83,15 @@ class HostTarget(HostGraph):
         binding = self._bindings.of(cache, wanted.first_slot, len(wanted.trees))
         tensors = self._tensors_of(inputs)
         deltas = cache.begin_pass(wanted.first_slot, *inputs["input_ids"].shape)
-        to_bind = binding, tensors, deltas
+        to_bind = binding, tensors, deltas, self.adapters.values
         if self._bound is None or any(new is not old for new, old in zip(to_bind, self._bound, strict=True)):
             self._bound = None  # an interrupt during the binding leaves nothing bound
             tensors.bind_to(binding)
             for name, rows in deltas.items():
                 binding.bind_ortvalue_output(name, ort.OrtValue.ortvalue_from_numpy(rows))
+            if self.manifest.adapted_products:
+                table = ort.OrtValue.ortvalue_from_numpy(self.adapters.values)
+                binding.bind_ortvalue_input("adapter_table", table)
             self._bound = to_bind
         for name, array in inputs.items():
             if name in tensors.inputs:
