@@ -39,7 +39,7 @@ class Case:
 
     def run(self, rows: Float32Array, products: Float32Array, ids: list[int]) -> Float32Array:
         feed: dict[str, npt.NDArray[Any]] = {"input_0": rows, "input_1": products, "input_2": np.array(ids, np.int64)}
-        (output,) = self._session.run(None, feed | {"input_3": self.table})
+        output: Float32Array = self._session.run(None, feed | {"input_3": self.table})[0]
         return output
 
     def draw(self, *sizes: int) -> tuple[Float32Array, Float32Array]:
