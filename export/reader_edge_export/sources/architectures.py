@@ -26,11 +26,16 @@ MIXTURES = (  # those with layers whose rows are sent to experts
 LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3")  # those that keep a latent in place of keys
 _MIXTURES_BY_KEY = {"gemma4_text": "enable_moe_block", "granitemoehybrid": "num_local_experts"}  # where not all are
 UNEVEN = ("gemma4_text",)  # those whose layers differ in what they keep of a token
+_OTHER_TOKENS = "whose layers choose the tokens that they attend to"
 _OTHER_ROUTER = "whose router chooses experts in a way of its own"
 REFUSED = {  # by model type: what the model is, and what of it has no operator here
     "glm4_moe": ("GLM with experts", _OTHER_ROUTER),
-    "glm_moe_dsa": ("GLM with experts", "whose layers choose the tokens that they attend to"),
+    "glm_moe_dsa": ("GLM with experts", _OTHER_TOKENS),
+    **dict.fromkeys(("glm5_next", "glm5_next_text"), ("GLM 5 Next", _OTHER_TOKENS)),
+    **dict.fromkeys(("qwen4_exp", "qwen4_exp_text"), ("the architecture of Qwen3.8-Flash-Next", _OTHER_TOKENS)),
+    "kimi_linear": ("Kimi Linear", "whose states fade by other paces in each of their channels"),
     **dict.fromkeys(("gemma3n", "gemma3n_text"), ("Gemma 3n", "whose layers take several versions of a token's state")),
+    "minicpm": ("MiniCPM", "for which transformers has no module (MiniCPM3 is taken)"),
     "internlm2": ("InternLM 2", "for which transformers has no module (InternLM 3 is taken)"),
     "nemotron_h": ("Nemotron 3 or Nemotron-H", "some of whose layers neither attend nor keep a state"),
     "exaone_moe": ("EXAONE with experts", _OTHER_ROUTER),

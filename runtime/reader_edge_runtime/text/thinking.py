@@ -51,6 +51,12 @@ _KNOWN_TAGS: tuple[tuple[str, ThinkingTags], ...] = (
             is_repeated=True,
         ),
     ),
+    (
+        "<atem:function_calls>",  # Muse Glimmer: each message of an answer says whom it is for
+        ThinkingTags(
+            " to=self<|message|>", "<|eom|>", ("<|start|>assistant", " to=user<|message|>", "<|eom|>"), is_repeated=True
+        ),
+    ),
     ("<|channel>", ThinkingTags("<|channel>thought", "<channel|>", is_repeated=True)),  # Gemma 4
     ("[THINK]", ThinkingTags("[THINK]", "[/THINK]", is_repeated=True)),  # Magistral, Ministral 3
     ("<seed:think>", ThinkingTags("<seed:think>", "</seed:think>")),  # Seed-OSS

@@ -14,7 +14,9 @@ THINK = ThinkingTags("<think>", "</think>")
 MISTRAL = ThinkingTags("[THINK]", "[/THINK]", is_repeated=True)
 CHANNELS = ThinkingTags.of_template("<|channel|>analysis<|message|>")
 GRANITE = ThinkingTags.of_template("<think> </think> <response></response>")
+GLIMMER = ThinkingTags.of_template("<atem:function_calls>")
 assert CHANNELS is not None
+assert GLIMMER is not None
 assert GRANITE is not None
 HARMONY = "<|channel|>{}<|message|>{}"
 NEXT = "<|end|><|start|>assistant"
@@ -50,6 +52,9 @@ def split(tags: ThinkingTags, text: str, size: int, is_open: bool = False) -> tu
         (CHANNELS, HARMONY.format("final", "b c "), False, ("", "b c ")),
         (CHANNELS, HARMONY.format("commentary", "b") + NEXT + CALL, False, ("", "b" + CALL)),
         (CHANNELS, HARMONY.format("analysis", "a") + NEXT + CALL, False, ("a", CALL)),
+        (GLIMMER, " to=self<|message|>a<|eom|><|start|>assistant to=user<|message|>b c", False, ("a", "b c")),
+        (GLIMMER, " to=user<|message|>b c ", False, ("", "b c ")),
+        (GLIMMER, " to=self<|message|>a<|eom|><|start|>assistant to=f<|message|>b", False, ("a", "to=f<|message|>b")),
     ],
 )
 def test_thinking_is_split(tags: ThinkingTags, text: str, is_open: bool, expected: tuple[str, str], size: int) -> None:

@@ -29,14 +29,14 @@ _ESCAPE = re.compile(r"\\u[\da-fA-F]{4}")
 _NAMED = re.compile(  # what stands before names is DeepSeek's, Kimi's and gpt-oss's
     r"(?:[^{]{0,60}?(?:tool.sep.>|functions\.))?(?P<name>[\w.-]+?)(?::\d+)?(?=[^\w.-])[^{]{0,100}?(?=\{)", re.DOTALL
 )
-_FUNCTION = re.compile(r'\s*<(?:function=|invoke name=)"?(?P<name>[^">\n]+)"?>\s*')
-_PARAMETER = re.compile(r'<parameter(?:=| name=)"?(?P<key>[^">\n]+)"?>')
-_FUNCTION_END = r"</(?:function|invoke)>\s*(?:\Z|(?=<function=|<invoke name=))"
+_FUNCTION = re.compile(r'\s*<(?:function=|(?:atem:)?invoke name=)"?(?P<name>[^">\n]+)"?>\s*')
+_PARAMETER = re.compile(r'<(?:atem:)?parameter(?:=| name=)"?(?P<key>[^">\n]+)"?>')
+_FUNCTION_END = r"</(?:function|(?:atem:)?invoke)>\s*(?:\Z|(?=<function=|<(?:atem:)?invoke name=))"
 _END_OF_FUNCTION = re.compile(_FUNCTION_END)
 # Such a tag within a text ends nothing: another parameter or the function's end stands behind one that does.
-_PARAMETER_END = re.compile(rf"</parameter>(?=\s*(?:<parameter(?:=| name=)|{_FUNCTION_END}))\s*")
+_PARAMETER_END = re.compile(rf"</(?:atem:)?parameter>(?=\s*(?:<(?:atem:)?parameter(?:=| name=)|{_FUNCTION_END}))\s*")
 # Without it a parameter ends with the last function, as vLLM reads it, and not in a later call.
-_ANY_END = re.compile(rf"{_PARAMETER_END.pattern}|(?=</(?:function|invoke)>\s*\Z)")
+_ANY_END = re.compile(rf"{_PARAMETER_END.pattern}|(?=</(?:function|(?:atem:)?invoke)>\s*\Z)")
 _OWN_LINES = re.compile(
     r"\n.*\n", re.DOTALL
 )  # on which models set values that their templates do not, as Seed-OSS does

@@ -16,7 +16,7 @@ from reader_edge_runtime.text.tool_calls.tool_use import AnswerDelta, ToolCall, 
 
 _PREFIXES = ("[TOOL_CALLS]", "<|python_tag|>")  # of whole answers that are calls, where a template says nothing of it
 
-_FUNCTION_ENDS = ("</function>", "</invoke>")
+_FUNCTION_ENDS = ("</function>", "</invoke>", "</atem:invoke>")
 
 
 class ToolCallParser:
@@ -42,7 +42,7 @@ class ToolCallParser:
         self._has_text = False
         self._is_behind_call = False
         self._num_searched = 0  # characters behind a tag whose ends of calls were inside a string
-        self._tags = syntax.tags
+        self._tags = syntax.tags_of(self._schemas)
         if use.is_strict:  # others are not held by the grammar
             self._tags = tuple(pair for pair in syntax.tags if syntax.tag and syntax.tag.startswith(pair[0]))
         self._tag, self._end = "", ""  # of the call that is read

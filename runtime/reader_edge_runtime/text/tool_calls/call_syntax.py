@@ -1,6 +1,7 @@
 """How a model writes calls of tools, as its chat template asks for them."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -28,6 +29,7 @@ class CallSyntax:
     others: texts that begin a call where it is read, each with what ends it, if these are not the texts above.
     parameter: before an argument's key, between key and value, and behind the value, where the notation is XML or KEYS.
     quote: in which texts stand as they are, without escapes, where the notation is PYTHON; "" for Python's own.
+    recipient: around a tool's name before its call, where each message of an answer says whom it is for.
     special_tokens: those of the vocabulary, with their ids.
     """
 
@@ -43,6 +45,7 @@ class CallSyntax:
     others: tuple[tuple[str, str], ...] = ()
     parameter: tuple[str, str, str] = ("<parameter=", ">\n", "\n</parameter>\n")
     quote: str = ""
+    recipient: tuple[str, str] | None = None
     special_tokens: tuple[tuple[str, int], ...] = ()
 
     @classmethod
@@ -66,11 +69,20 @@ class CallSyntax:
         """Texts that begin calls, each with what ends it; "" where the next one or the answer's end does."""
         return self.others or ((self.tag.removesuffix("["), (self.end + self.closing).strip().removeprefix("]")),)
 
+    def tags_of(self, names: Iterable[str]) -> tuple[tuple[str, str], ...]:
+        """The same, with those that name one of these tools before its call."""
+        if self.recipient is None:
+            return self.tags
+        before, behind = self.recipient
+        headed = (f"{begin}{name}{behind}" for name in names for begin in (before, before.lstrip()))
+        return (*((text, self.tags[0][1]) for text in headed), *self.tags)
+
     @property
     def texts(self) -> tuple[str, ...]:
         """What the syntax is recognised by. Special tokens in it must be kept in the text that is read for calls."""
         others = (text for pair in self.others for text in pair)
-        return (self.opening, self.begin, self.between, self.end, self.closing, *others)
+        around = self.recipient or ()
+        return (self.opening, self.begin, self.between, self.end, self.closing, *others, *around)
 
 
 _HAS_PARAMETERS = re.compile(r"""["']parameters["']\s*:""")
@@ -184,6 +196,18 @@ _SYNTAXES: tuple[tuple[tuple[str, ...], CallSyntax], ...] = (
             between='">\n',
             others=(("<minimax:tool_call>", "</minimax:tool_call>"),),
             parameter=('<parameter name="', '">', "</parameter>\n"),
+        ),
+    ),
+    (
+        ("<atem:function_calls>",),  # Muse Glimmer
+        replace(
+            _XML,
+            begin='<atem:function_calls>\n<atem:invoke name="',
+            end="</atem:invoke>\n</atem:function_calls>",
+            between='">\n',
+            others=(("<atem:function_calls>", "</atem:function_calls>"),),
+            parameter=('<atem:parameter name="', '">', "</atem:parameter>\n"),
+            recipient=(" to=", "<|message|><atem:function_calls>"),
         ),
     ),
     (("<function=", "<parameter="), _XML),  # Qwen3-Coder, Qwen3.5

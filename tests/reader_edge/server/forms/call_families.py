@@ -160,6 +160,16 @@ FORMS: dict[str, tuple[str, str, str, list[tuple[str, object]]]] = {
         "",
         [("weather", {"city": "Ulm"})],
     ),
+    "muse glimmer": (
+        "<atem:function_calls>",
+        ' to=weather<|message|><atem:function_calls>\n<atem:invoke name="weather">\n<atem:parameter name="city">Ulm '
+        '<b>\n"x"</atem:parameter>\n<atem:parameter name="days">2</atem:parameter>\n<atem:parameter name="more">'
+        '{"a": [1, null, true, -2.5]}</atem:parameter>\n<atem:parameter name="is_now">false</atem:parameter>\n'
+        "</atem:invoke>\n</atem:function_calls>to=time.now<|message|><atem:function_calls>\n<atem:invoke "
+        'name="time.now">\n</atem:invoke>\n</atem:function_calls>',
+        "",
+        [("weather", WEATHER), ("time.now", {})],
+    ),
     "nemotron": (
         "<TOOLCALL>",
         f'<TOOLCALL>[{{"name": "weather", "arguments": {P}}}]</TOOLCALL>',
