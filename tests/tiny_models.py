@@ -222,6 +222,13 @@ TINY_CONFIGS: dict[str, dict[str, Any]] = {
         "num_local_experts": 8,
         "router_jitter_noise": 0.2,
     },
+    "nemotron_h": {
+        **_SIZES,
+        **{"layers_block_type": ["linear_attention", "full_attention", "mlp"], "num_hidden_layers": 3, "head_dim": 32},
+        **{"mamba_num_heads": 6, "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 16, "use_bias": True},
+        "time_step_min": 1e-20,  # below which transformers would not let steps be
+        "tie_word_embeddings": False,
+    },
     "muse_glimmer_text": {
         **_SIZES,
         **_WINDOW,
@@ -251,6 +258,15 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # by a name: a model type w
             "moe_intermediate_size": 48,
         },
     ),
+    "nemotron_h-experts": (
+        "nemotron_h",
+        {
+            **TINY_CONFIGS["nemotron_h"],
+            "layers_block_type": ["linear_attention", "full_attention", "moe"],
+            **{"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 48, "moe_latent_size": 32},
+            **{"moe_shared_expert_intermediate_size": 80, "n_group": 4, "topk_group": 2, "routed_scaling_factor": 1.5},
+        },
+    ),
     "granitemoehybrid-experts": (
         "granitemoehybrid",
         {**TINY_CONFIGS["granitemoehybrid"], "num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 48},
@@ -259,7 +275,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # by a name: a model type w
 TINY_MODELS = (*TINY_CONFIGS, *VARIANTS)  # names
 LEFT_TO_CI = frozenset(  # those whose parts other families have too: a sample of the tests tries their trees alone
     {"hunyuan_v1_dense", "ernie4_5", "glm4", "internlm3", "apertus", "ernie4_5_moe", "qwen3_next", "muse_glimmer_text"}
-    | {"falcon_h1", "phimoe"}
+    | {"falcon_h1", "phimoe", "nemotron_h"}
 )
 
 

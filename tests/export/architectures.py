@@ -81,10 +81,12 @@ ARCHITECTURES = {  # by the name of a tiny model
     ),
     "falcon_h1": Architecture("falcon_h1", num_biases=2),
     "phimoe": Architecture("phimoe", fuses_heads=True, fuses_swiglu=True, num_biases=5, num_rerouted=4),
+    "nemotron_h": Architecture("nemotron_h", num_biases=2, num_cached=1, num_layers=3),
     "muse_glimmer_text": Architecture("muse_glimmer (text)", has_windows=True, fuses_swiglu=True),
     "gemma4_text-experts": Architecture(
         "gemma4 (text)", has_windows=True, num_cached=5, num_layers=5, num_gathers=8, limit=2 * LIMIT, num_rerouted=5
     ),
+    "nemotron_h-experts": Architecture("nemotron_h", num_biases=2, num_cached=1, num_layers=3, num_rerouted=2),
     "granitemoehybrid-experts": Architecture(
         "granitemoehybrid", fuses_swiglu=True, num_cached=1, num_swiglus=2 * NUM_LAYERS, num_rerouted=2
     ),

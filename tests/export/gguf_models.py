@@ -21,6 +21,7 @@ _GATED = ("ffn_gate", "ffn_up")
 _SCALARS = ("layer_scalar", "expert_bias", "score_correction_bias")  # buffers that files hold
 _SLOPES = (".act_fn.alpha_p", ".act_fn.alpha_n")  # which are in the metadata
 _PAIRED = ("llama", "mistral3", "granite", "granitehybrid", "granitemoe", "smollm3", "arcee")
+_NEMOTRON = ("nemotron_h", "nemotron_h_moe")
 
 
 def gguf_weights(model: PreTrainedModel, architecture: str) -> dict[str, Array]:
@@ -38,7 +39,7 @@ def gguf_weights(model: PreTrainedModel, architecture: str) -> dict[str, Array]:
             weights |= apart
             continue
         module = name.split(".")[-2]
-        if architecture in _PAIRED and module in heads:
+        if architecture in (*_PAIRED, *_NEMOTRON) and module in heads:
             halves = weight.reshape(heads[module], 2, -1, *weight.shape[1:])
             weight = halves.swapaxes(1, 2).reshape(weight.shape)
         is_shifted = architecture in (*_DELTA, "qwen3next") and "linear_attn" not in name
@@ -57,7 +58,8 @@ def gguf_weights(model: PreTrainedModel, architecture: str) -> dict[str, Array]:
                 for part, rows in zip(_GATED, np.split(weight, 2), strict=True)
             }
             continue
-        known = name.replace("gate.moe_statics.", "moe_statics.").replace("correction_bias", "correction.bias")
+        known = name.replace("model.", "backbone.", 1) if config.model_type == "nemotron_h" else name
+        known = known.replace("gate.moe_statics.", "moe_statics.").replace("correction_bias", "correction.bias")
         stored = _router_scale(name) or names.get_name(known, (".weight", ".bias"))
         assert stored is not None, name
         ends = {"layer_scalar": ".weight", "sinks": ".weight", "expert_bias": ".bias"}
@@ -115,8 +117,8 @@ def _of_experts(name: str, weight: Array, architecture: str) -> dict[str, Array]
     block, kind = f"blk.{name.split('.')[2]}", "bias" if name.endswith("_bias") else "weight"
     if is_in_turn and kind == "weight":
         weight = weight.swapaxes(1, 2)
-    if "down_proj" in name:
-        return {f"{block}.ffn_down_exps.{kind}": weight.copy()}
+    if "gate" not in name:
+        return {f"{block}.ffn_{'down' if 'down_proj' in name else 'up'}_exps.{kind}": weight.copy()}
     if architecture == "gemma4":
         return {f"{block}.ffn_gate_up_exps.{kind}": weight.copy()}
     gate, up = (weight[:, ::2], weight[:, 1::2]) if is_in_turn else np.split(weight, 2, axis=1)
@@ -167,7 +169,7 @@ def _as_mamba2(name: str, weight: Array, num_groups: int) -> tuple[str, Array]:
         weight = _decays(weight)
     if name.endswith((".A_log", ".D")):
         weight = weight[:, None]
-    if name.endswith(".mamba.norm.weight"):
+    if name.endswith((".mamba.norm.weight", ".mixer.norm.weight")):
         weight = weight.reshape(num_groups, -1)
     return name.replace("dt_bias", "dt_proj.bias"), weight
 
@@ -192,6 +194,7 @@ _STATEFUL: dict[str, Callable[[PretrainedConfig, str, Array], tuple[str, Array]]
     **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text"), _as_qwen35),
     "granitemoehybrid": _as_granite_hybrid,
     "falcon_h1": _as_falcon_h1,
+    "nemotron_h": lambda config, name, weight: _as_mamba2(name, weight, config.n_groups),
 }
 
 
@@ -256,6 +259,7 @@ GGUF_MODELS: dict[str, tuple[str, Values]] = {
     "falcon_h1": ("falcon-h1", {}),
     "qwen3_next": ("qwen3next", {}),
     "phimoe": ("phimoe", {"head_dim": 16, "router_jitter_noise": 0.01}),
+    "nemotron_h": ("nemotron_h", {"n_group": 1, "topk_group": 1}),
     "minicpm3": ("minicpm3", {"v_head_dim": 16, "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256}),
 }
 
@@ -304,6 +308,8 @@ def _xielu(model: PreTrainedModel) -> Values:
 
 
 def _architecture(config: PretrainedConfig) -> str:
-    """In the file: that of Granite 4 hangs on its layers."""
+    """In the file: that of Granite 4 and Nemotron-H hangs on their layers."""
+    if config.model_type == "nemotron_h":
+        return "nemotron_h_moe" if "moe" in config.layer_types else "nemotron_h"
     is_granite_moe = config.model_type == "granitemoehybrid" and "linear_attention" not in config.layer_types
     return "granitemoe" if is_granite_moe else GGUF_MODELS[config.model_type][0]

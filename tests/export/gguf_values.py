@@ -45,6 +45,8 @@ def gguf_values(config: PretrainedConfig) -> Values:
     }
     if config.model_type == "gemma4_text":
         return {**values, **_gemma4(config)}
+    if config.model_type == "nemotron_h":
+        return {**values, **_nemotron_h(config)}
     if config.model_type == "gpt2":
         epsilon = config.layer_norm_epsilon
         return {**values, "feed_forward_length": 4 * config.hidden_size, "attention.layer_norm_epsilon": epsilon}
@@ -147,6 +149,42 @@ def _granite_hybrid(config: PretrainedConfig) -> Values:
 
 def _falcon_h1(config: PretrainedConfig) -> Values:
     return {"vocab_size": config.vocab_size, **_mamba2(config)}
+
+
+def _nemotron_h(config: PretrainedConfig) -> Values:
+    has_experts = "moe" in config.layer_types
+    width = config.moe_intermediate_size if has_experts else config.intermediate_size
+    experts = {
+        "expert_count": config.n_routed_experts,
+        "expert_used_count": config.num_experts_per_tok,
+        "expert_feed_forward_length": config.moe_intermediate_size,
+        "expert_shared_feed_forward_length": config.moe_shared_expert_intermediate_size,
+        "expert_shared_count": 1,
+        "expert_weights_norm": config.norm_topk_prob,
+        "expert_weights_scale": config.routed_scaling_factor,
+        "expert_group_count": config.n_group,
+        "moe_latent_size": config.moe_latent_size,
+    }
+    return {
+        "context_length": 1 << 20,
+        "vocab_size": config.vocab_size,
+        "attention.head_count_kv": [
+            config.num_key_value_heads * (kind == "full_attention") for kind in config.layer_types
+        ],
+        "attention.key_length": config.head_dim,
+        "attention.value_length": config.head_dim,
+        "attention.layer_norm_rms_epsilon": config.layer_norm_epsilon,
+        "feed_forward_length": [width * (kind in ("mlp", "moe")) for kind in config.layer_types],
+        "rope.dimension_count": config.hidden_size // config.num_attention_heads,
+        "rope.freq_base": 10000.0,
+        "rope.scaling.finetuned": False,
+        "ssm.conv_kernel": config.conv_kernel,
+        "ssm.state_size": config.ssm_state_size,
+        "ssm.group_count": config.n_groups,
+        "ssm.inner_size": config.mamba_num_heads * config.mamba_head_dim,
+        "ssm.time_step_rank": config.mamba_num_heads,
+        **(experts if has_experts else {}),
+    }
 
 
 def _mamba2(config: PretrainedConfig) -> Values:

@@ -55,7 +55,7 @@ def cases() -> dict[str, tuple[str, dict[str, Any]]]:
             still = {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 300000.0}
             rope = {"rope_parameters": {"full_attention": still, "sliding_attention": {"rope_theta": 3000.0}}}
         own = {key: value for key, value in config.items() if key not in ("partial_rotary_factor", "layer_rope_theta")}
-        found[model_type] = (model_type, own | ({} if model_type == "gpt2" else rope))
+        found[model_type] = (model_type, own | ({} if model_type in ("gpt2", "nemotron_h") else rope))
     scaled = {
         "linear": {"rope_type": "linear", "factor": 4.0},
         "dynamic": {"rope_type": "dynamic", "factor": 4.0},
@@ -120,12 +120,14 @@ def last_logits(logits: torch.Tensor) -> list[list[float]]:
 def write_folder(name: str, folder: Path) -> None:
     """A recorded model as transformers 5 writes it, and in config-4.json as transformers 4 does."""
     from transformers import AutoModelForCausalLM
+    from transformers.initialization import no_init_weights
 
     from reader_edge_export.sources.blank_model import built_config
     from reader_edge_export.sources.config.hf_config import hf_config
     from tests.tiny_models import build_tiny_tokenizer
 
-    model = AutoModelForCausalLM.from_config(built_config(hf_config(RECORDED[name]["config"]), name))
+    with no_init_weights():  # which some draw by limits that they have no use for
+        model = AutoModelForCausalLM.from_config(built_config(hf_config(RECORDED[name]["config"]), name))
     with torch.no_grad():
         fill(dict(model.named_parameters()))
     model.save_pretrained(folder)

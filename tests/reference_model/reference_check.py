@@ -14,7 +14,7 @@ from reader_edge_export.sources.layered_model import LayeredModel
 from reader_edge_export.sources.source_model import SourceModel, vocab_size_of
 from reader_edge_export.trace.tracing import TracedLayer
 from tests.reference_model.gemma4 import Gemma4Model
-from tests.reference_model.hybrids import FalconH1Model
+from tests.reference_model.hybrids import FalconH1Model, NemotronHModel
 from tests.reference_model.latent import LatentModel
 from tests.reference_model.muse_glimmer import MuseGlimmerModel
 from tests.reference_model.reference_model import ReferenceModel
@@ -33,6 +33,7 @@ def reference_model(config: Mapping[str, Any], weights: Mapping[str, Tensor]) ->
         "muse_glimmer_text": MuseGlimmerModel,
         "gemma4_text": Gemma4Model,
         "falcon_h1": FalconH1Model,
+        "nemotron_h": NemotronHModel,
         **dict.fromkeys(LATENT, LatentModel),
     }
     model_class = model_classes.get(config["model_type"], ReferenceModel)

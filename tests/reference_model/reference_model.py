@@ -55,7 +55,7 @@ class ReferenceModel(ReferenceConfig):
             for layer in range(self.num_layers if num_layers is None else num_layers):
                 hidden = self._after_layer(layer, hidden)
             names = {"gpt2": "transformer.ln_f", "lfm2": "model.embedding_norm"}
-            names |= dict.fromkeys(("phi", "falcon_h1"), "model.final_layernorm")
+            names |= {**dict.fromkeys(("phi", "falcon_h1"), "model.final_layernorm"), "nemotron_h": "model.norm_f"}
             return self._head(self._norm(names.get(self._type, "model.norm"), hidden))
 
     def _embedded(self, token_ids: Tensor) -> Tensor:

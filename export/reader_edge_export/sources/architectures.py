@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from reader_edge_export.sources.config.config_keys import READ_OF_TEXTS
+from reader_edge_export.sources.config.config_values import MAX_LAYERS
+from reader_edge_export.sources.config.layer_types import nemotron_layers
 from reader_edge_export.sources.config.rope_config import rope_config
 from reader_edge_export.sources.quantized.formats import quantization_of
 from reader_edge_runtime.errors import ConfigError, ExportError, UnsupportedArchitectureError
@@ -16,7 +18,7 @@ SUPPORTED = tuple(READ_OF_TEXTS)  # values of model_type
 
 RECURRENT = (  # those with layers that keep states
     *("lfm2", "qwen3_5_text", "granitemoehybrid"),
-    *("qwen3_5_moe_text", "lfm2_moe", "qwen3_next", "falcon_h1"),
+    *("qwen3_5_moe_text", "lfm2_moe", "qwen3_next", "falcon_h1", "nemotron_h"),
 )
 MIXTURES = (  # those with layers whose rows are sent to experts
     *("qwen3_moe", "gpt_oss", "qwen3_5_moe_text", "lfm2_moe"),
@@ -37,14 +39,12 @@ REFUSED = {  # by model type: what the model is, and what of it has no operator 
     **dict.fromkeys(("gemma3n", "gemma3n_text"), ("Gemma 3n", "whose layers take several versions of a token's state")),
     "minicpm": ("MiniCPM", "for which transformers has no module (MiniCPM3 is taken)"),
     "internlm2": ("InternLM 2", "for which transformers has no module (InternLM 3 is taken)"),
-    "nemotron_h": ("Nemotron 3 or Nemotron-H", "some of whose layers neither attend nor keep a state"),
     "exaone_moe": ("EXAONE with experts", _OTHER_ROUTER),
     "cohere2_moe": ("Cohere with experts", _OTHER_ROUTER),
     "phi4_multimodal": ("Phi 4 of images and sounds", "whose text model is not taken out of its folder"),
     "phi4flash": ("Phi 4 Flash", "whose layers share states and subtract one attention from another"),
 }
 MIN_CONTEXT, _MAX_CONTEXT = 16, 1 << 28
-_MAX_LAYERS = 1 << 10
 _IN_IMAGES_ALONE = ("gemma4_text", "use_bidirectional_attention", "vision")  # attention in text stays causal
 _DECODER_SUFFIXES = ("ForCausalLM", "LMHeadModel")
 
@@ -77,17 +77,19 @@ def check_architecture(config: Mapping[str, Any]) -> None:
     _check_is_decoder(config)
     key = "n_layer" if "n_layer" in config and "num_hidden_layers" not in config else "num_hidden_layers"
     num_layers = config.get(key, 1)
-    if type(num_layers) is not int or not 0 < num_layers <= _MAX_LAYERS:  # each takes time, however small it is
+    if type(num_layers) is not int or not 0 < num_layers <= MAX_LAYERS:  # each takes time, however small it is
         shown = "null" if num_layers is None else f"{num_layers!r:.80}"
         raise ExportError(
             f"config.json, or the GGUF file in its place, gives {key} as {shown}, which must be a whole number from 1 "
-            f"to {_MAX_LAYERS}: fetch the model again."
+            f"to {MAX_LAYERS}: fetch the model again."
         )
 
 
 def is_mixture(config: Mapping[str, Any]) -> bool:
     """Whether layers of a model of a supported type send rows to experts."""
     model_type = str(config["model_type"])
+    if model_type == "nemotron_h":
+        return "moe" in nemotron_layers(config)
     return model_type in MIXTURES or bool(config.get(_MIXTURES_BY_KEY.get(model_type, "")))
 
 

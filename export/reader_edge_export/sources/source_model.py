@@ -38,7 +38,7 @@ class LayerExperts:
         self._module = module
         self.up, self.down = (
             _matrices(f"{name}.{part}", getattr(module, part), module.is_transposed, weights)
-            for part in ("gate_up_proj", "down_proj")
+            for part in ("gate_up_proj" if module.has_gate else "up_proj", "down_proj")
         )
         self.multiply: ExpertProduct = streamed_product
         module.layer_experts = self
@@ -47,7 +47,7 @@ class LayerExperts:
     def mix(self, rows: torch.Tensor, indices: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """rows (T, E), each sent to experts (T, k) that have these weights (T, k) -> (T, E), added by rank."""
         before = self._product(self.up, rows[:, None], indices, "gate_up_proj_bias")
-        bent: torch.Tensor = self._module._apply_gate(before)
+        bent: torch.Tensor = (self._module._apply_gate if self._module.has_gate else self._module.act_fn)(before)
         outputs = self._product(self.down, bent, indices, "down_proj_bias")
         return (outputs * weights[..., None]).cumsum(1)[:, -1]
 

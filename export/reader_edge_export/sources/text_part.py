@@ -75,7 +75,7 @@ _IMAGE_MODULES = (  # and those of sounds
 _LATER_MODULE = "mtp"  # layers that guess later tokens, which answers do not need
 _AS_LAYERS = ("deepseek_v3", "glm4_moe_lite")  # model types that have them behind the others, as more of these
 _WITH_LATER_TOKENS = (  # model types whose folders may have them
-    *("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "ernie4_5_moe"),
+    *("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "ernie4_5_moe", "nemotron_h"),
     *_AS_LAYERS,
 )
 _LAYER = re.compile(r"model\.layers\.([0-9]{1,4})\.")

@@ -104,6 +104,7 @@ STATES = {  # of layer 0 of the tiny models; layer 1 attends, of Falcon-H1 both 
     "lfm2_moe": {"conv": (3, 64)},
     "qwen3_next": {"conv": (3, 96), "delta": (4, 16, 8)},
     "falcon_h1": {"conv": (3, 160), "mamba": (6, 16, 16)},
+    "nemotron_h": {"conv": (3, 160), "mamba": (6, 16, 16)},
 }
 TEXT = np.random.default_rng(0).integers(3, VOCAB_SIZE, 40).tolist()
 
@@ -111,7 +112,8 @@ TEXT = np.random.default_rng(0).integers(3, VOCAB_SIZE, 40).tolist()
 @pytest.mark.parametrize("model_type", RECURRENT)
 def test_a_package_tells_what_each_layer_keeps(model_type: str, exported: Exported) -> None:
     manifest = ModelPackage.open(exported(model_type, "fp32", "exact")).manifest
-    recurrent, attention = manifest.layers
+    recurrent, attention, *others = manifest.layers
+    assert [layer.kind for layer in others] == ["none"] * (model_type == "nemotron_h")
     is_both = model_type == "falcon_h1"
     assert (recurrent.kind, dict(recurrent.states)) == ("hybrid" if is_both else "recurrent", STATES[model_type])
     assert (attention.kind, attention.num_kv_heads) == ("hybrid" if is_both else "attention", 2)

@@ -124,6 +124,14 @@ READ_OF_TEXTS: dict[str, frozenset[str]] = {  # by model_type, which can be expo
     | {"embedding_multiplier", "lm_head_multiplier", "key_multiplier", "mlp_multipliers", "ssm_multipliers"}
     | {f"{part}_{way}_multiplier" for part in ("attention", "ssm") for way in ("in", "out")},
     "phimoe": _RMS | {"attention_bias", "lm_head_bias", "num_local_experts", "router_jitter_noise"},
+    "nemotron_h": frozenset(
+        {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "head_dim"}
+        | {"num_key_value_heads", "max_position_embeddings", "layer_norm_epsilon", "mlp_hidden_act", "mlp_bias"}
+        | {"layer_types", "layers_block_type", "hybrid_override_pattern", "mamba_num_heads", "mamba_head_dim"}
+        | {"n_groups", "ssm_state_size", "conv_kernel", "use_conv_bias", "use_bias", "mamba_hidden_act", "chunk_size"}
+        | {"time_step_limit", "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", "moe_latent_size"}
+        | {"moe_shared_expert_intermediate_size", "n_group", "topk_group", "norm_topk_prob", "routed_scaling_factor"}
+    ),
     "muse_glimmer_text": (_RMS - {"hidden_act"})
     | _WINDOWS
     | {"hidden_activation", "attention_bias", "final_logit_softcapping", "qk_scale_factor", "output_multiplier"}
@@ -162,6 +170,7 @@ HARMLESS = frozenset(
     | {"ignore_index", "init_std", "router_aux_loss_coef", "gradient_checkpointing_kwargs", "label_smoothing"}
     | {"tf_legacy_loss", "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type"}
     | {"summary_use_proj", "summary_last_dropout", "use_bfloat16", "initializer_factor", "mup_initializer_range"}
+    | {"time_step_min", "time_step_max", "time_step_floor", "rescale_prenorm_residual"}
     | {"init_method", "router_aux_loss_coef", "block_mlp_init_scale", "use_reentrant_checkpointing"}
     | {"block_out_init_scale", "block_use_xavier_init", "conv_use_xavier_init", "aux_loss_alpha", "seq_aux"}
     | {"input_jitter_noise"}
@@ -169,7 +178,8 @@ HARMLESS = frozenset(
     | {"use_cache", "cache_implementation", "_attn_implementation", "_attn_implementation_autoset"}
     | {"attn_implementation", "_attn_implementation_internal", "_experts_implementation", "experts_implementation"}
     | {"_experts_implementation_internal", "output_attentions", "output_hidden_states", "return_dict"}
-    | {"output_router_logits", "ep_size", "num_logits_to_keep"}
+    | {"output_router_logits", "ep_size", "num_logits_to_keep", "use_mamba_kernels", "mamba_ssm_cache_dtype"}
+    | {"mtp_layers_block_type", "mtp_hybrid_override_pattern"}
     | {"use_return_dict", "torchscript", "chunk_size_feed_forward", "keys_to_ignore_at_inference"}
     | {"use_flash_attn", "flash_attn", "attn_impl", "use_cache_quantization", "use_cache_kernel"}
     | {"_flash_attn_2_enabled", "use_flash_attention", "use_flash_attention_2", "_flash_attn", "use_sdpa", "_use_sdpa"}
@@ -229,6 +239,14 @@ _OWN_INERT["hunyuan_v1_dense"] = {
     **{"cla_share_factor": tuple(range(1, 17)), "num_experts": (1,), "num_shared_expert": (1,), "moe_topk": (1,)},
 }
 _OWN_INERT["falcon_h1"] = {"mamba_use_mlp": (True,), "mlp_expansion_factor": tuple(range(1, 17))}
+_OWN_INERT[
+    "nemotron_h"
+] = {  # which has no positions, whatever is given of them; its layers for later tokens are left out
+    **{"n_shared_experts": (1,), "mamba_proj_bias": (False,), "expand": tuple(range(1, 17)), "rope_theta": (10000,)},
+    **dict.fromkeys(("moe_shared_expert_overlap", "residual_in_fp32"), (False, True)),
+    "tie_word_embeddings": (False,),
+    "num_nextn_predict_layers": tuple(range(16)),
+}
 _OWN_INERT["apertus"] = {"qk_norm": (True,), "post_norm": (False,)}
 _OWN_INERT["ernie4_5_moe"] = {
     **{"moe_use_aux_free": (True,), "moe_gate": ("topk",), "moe_gate_act": ("softmax",)},
@@ -259,6 +277,10 @@ _REPEATED["hunyuan_v1_dense"] = {"attention_head_dim": "head_dim"}
 _REPEATED["lfm2_moe"] = _REPEATED["lfm2"]
 for _latent_type in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3"):
     _REPEATED[_latent_type] = {"head_dim": "qk_rope_head_dim", "num_key_value_heads": "num_attention_heads"}
+_REPEATED["nemotron_h"] = {
+    **dict.fromkeys(("norm_eps", "rms_norm_eps"), "layer_norm_epsilon"),
+    **{"attention_head_dim": "head_dim", "hidden_act": "mlp_hidden_act", "num_local_experts": "n_routed_experts"},
+}
 _REPEATED["qwen2_5_vl_vision"] = {"spatial_patch_size": "patch_size"}
 
 

@@ -8,7 +8,7 @@ from reader_edge_runtime.errors import ExportError
 _ACTIVATIONS = ("silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "relu2", "xielu")
 
 ENDLESS = float("inf")
-MAX_EXPERTS = 1 << 13
+MAX_EXPERTS, MAX_LAYERS = 1 << 13, 1 << 10
 _LARGEST = (2 - 2**-23) * 2.0**127
 _MAX_WHOLE = 1 << 53
 _ENDLESS_IN_JSON = {"__float__": "Infinity"}  # as transformers 5 writes it
@@ -91,16 +91,23 @@ _KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
     **dict.fromkeys(("attention_out_bias", "use_bias"), _FLAG),
     **dict.fromkeys(("scale_attn_weights", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn"), _FLAG),
     **dict.fromkeys(("rope_scaling", "rope_parameters"), _OBJECT),
-    **dict.fromkeys(("hidden_act", "hidden_activation", "activation_function"), _ACTIVATION),
+    **dict.fromkeys(("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act"), _ACTIVATION),
+    "mamba_hidden_act": _ACTIVATION,
     "layer_types": _NAMES,
     "no_rope_layers": _FLAGS,
     **dict.fromkeys(("norm_eps", "block_ffn_dim_multiplier"), _POSITIVE),
     **dict.fromkeys(("block_ff_dim", "block_multiple_of"), _COUNT),
     **dict.fromkeys(("conv_bias", "tie_embedding", "block_auto_adjust_ff_dim"), _FLAG),
-    **dict.fromkeys(("conv_L_cache", "linear_conv_kernel_dim", "mamba_d_conv"), _TAPS),
+    **dict.fromkeys(("conv_L_cache", "linear_conv_kernel_dim", "mamba_d_conv", "conv_kernel"), _TAPS),
     **dict.fromkeys(("shared_intermediate_size", "mamba_n_heads", "mamba_n_groups", "mamba_d_state"), _COUNT),
-    "mamba_expand": _COUNT,
-    "mamba_chunk_size": _CHUNK,
+    **dict.fromkeys(("mamba_expand", "mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size"), _COUNT),
+    **dict.fromkeys(("moe_latent_size", "moe_shared_expert_intermediate_size"), _COUNT),
+    **dict.fromkeys(("mamba_chunk_size", "chunk_size"), _CHUNK),
+    "use_conv_bias": _FLAG,
+    "hybrid_override_pattern": (
+        "letters M, *, - and E",
+        lambda value: isinstance(value, str) and set(value) <= set("M*-E"),
+    ),
     **dict.fromkeys(("num_local_experts", "num_experts", "num_experts_per_tok", "moe_num_experts"), _EXPERTS_COUNT),
     "n_routed_experts": _EXPERTS_COUNT,
     **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size", "decoder_sparse_step"), _COUNT),
@@ -162,6 +169,7 @@ _OWN_NULLABLE: dict[str, frozenset[str]] = {  # by model type
     "deepseek_v3": frozenset({"q_lora_rank"}),
     "glm4_moe_lite": frozenset({"q_lora_rank", "mlp_layer_types"}),
     "minicpm3": frozenset({"q_lora_rank", "v_head_dim", "scale_depth", "dim_model_base"}),
+    "nemotron_h": frozenset({"moe_latent_size", "hybrid_override_pattern"}),
     "falcon_h1": frozenset({"head_dim", "mamba_d_ssm", "mlp_multipliers", "ssm_multipliers"}),
 }
 

@@ -27,6 +27,7 @@ _FLOATS = (
     *("embedding_multiplier", "lm_head_multiplier", "key_multiplier", "attention_in_multiplier"),
     *("attention_out_multiplier", "ssm_in_multiplier", "ssm_out_multiplier"),
 )
+_WITHOUT_POSITIONS = ("nemotron_h",)
 _FLOAT_LISTS = ("mlp_multipliers", "ssm_multipliers")
 _SCALED = ("gpt_oss", "apertus")  # whose classes suppose a stretched position embedding
 _WHOLE = ("query_pre_attn_scalar",)
@@ -44,7 +45,7 @@ def hf_config(config: Mapping[str, Any]) -> dict[str, Any]:
     args = {key: _typed(key, config[key]) for key in READ[model_type] if key in config and key not in _ROPE_KEYS}
     if model_type == "gpt2":
         args = _without_aliases(args)
-    else:
+    elif model_type not in _WITHOUT_POSITIONS:
         args |= _rotary(config)
     if model_type.startswith("gemma"):
         _set_gemma_activation(args, model_type)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from reader_edge_export.sources.config.config_values import ENDLESS, MAX_LAYERS
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
 
 _KNOWN_LAYERS = ("full_attention", "sliding_attention")
@@ -14,8 +15,10 @@ _OWN_LAYERS = {  # by model type, where they are others
     "qwen3_5_moe_text": ("full_attention", "linear_attention"),
     "lfm2_moe": ("full_attention", "conv"),
     "qwen3_next": ("full_attention", "linear_attention"),
+    "nemotron_h": ("full_attention", "linear_attention", "mlp", "moe"),
 }
 _GRANITE_NAMES = {"mamba": "linear_attention", "attention": "full_attention"}  # those of transformers 4
+_LETTERS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}  # of Nemotron-H
 _EXAONE_PATTERN = _COHERE_PATTERN = 4
 _BY_LAYER = {"head_dim": "global_head_dim", "num_key_value_heads": "num_global_key_value_heads"}  # Gemma 4's
 _MAX_DIGITS = 8  # of a layer's number
@@ -107,6 +110,37 @@ def _set_granite(args: dict[str, Any]) -> None:
     named = older or layer_types
     if named is not None:
         args["layer_types"] = [_GRANITE_NAMES.get(name, name) for name in named]
+
+
+def nemotron_layers(config: Mapping[str, Any]) -> list[str]:
+    """The kinds of Nemotron-H's layers, by names or a letter each; [] where they are not given."""
+    named = config.get("layers_block_type") or config.get("layer_types")
+    if named:
+        return [_GRANITE_NAMES.get(name, name) for name in named]
+    return [_LETTERS[letter] for letter in config.get("hybrid_override_pattern") or ""]
+
+
+def _set_nemotron(args: dict[str, Any]) -> None:
+    """Kinds of layers, and how short a step of the recurrence may be.
+
+    The maker's code bounds steps by time_step_limit. transformers reads time_step_min, which the maker draws first
+    weights by, and bounds the steps of prompts alone.
+    """
+    kinds = nemotron_layers(args)
+    keys = ("layers_block_type", "layer_types", "hybrid_override_pattern")
+    given = [nemotron_layers({key: value}) for key in keys if (value := args.pop(key, None))]
+    if not 0 < len(kinds) <= MAX_LAYERS or any(each != kinds for each in given):
+        raise ExportError(
+            f"config.json names {len(kinds)} layers in layers_block_type or hybrid_override_pattern, of which there "
+            f"must be from 1 to {MAX_LAYERS}, the same in both: fetch the model again."
+        )
+    args["layer_types"] = kinds
+    least, most = args.pop("time_step_limit", None) or (0.0, ENDLESS)
+    if most != ENDLESS:
+        raise UnsupportedArchitectureError(
+            f"config.json gives time_step_limit as {least} to {most}, whose upper end transformers does not apply."
+        )
+    args["time_step_min"] = least
 
 
 def _check_bases(args: dict[str, Any]) -> None:
@@ -209,4 +243,5 @@ _TRANSLATED: dict[str, Callable[[dict[str, Any]], None]] = {  # by model type, o
     "lfm2_moe": _set_lfm2_moe,
     "qwen3_next": _set_interval,
     "muse_glimmer_text": _check_bases,
+    "nemotron_h": _set_nemotron,
 }

@@ -34,7 +34,7 @@ _STACKED = re.compile(r"(.*)\.switch_mlp\.([a-z_]+)\.weight")
 _MAX_EXPERTS = 1 << 16
 _BLOCKS, _SCALES = "_blocks", "_scales"
 MXFP4 = BLOCK_TYPES["MXFP4"]
-_NUM_PARTS = {"gate_up_proj": 2, "down_proj": 1}
+_NUM_PARTS = {"gate_up_proj": 2, "up_proj": 1, "down_proj": 1}  # of which the second has no gate, as Nemotron 3's
 
 
 class ExpertTensors(ABC):
@@ -138,6 +138,8 @@ def gather_experts(
             continue
         of_expert = _OWN.fullmatch(name)
         parameter, part = _PARTS.get(of_expert[3], ("", 0)) if of_expert else ("", 0)
+        if of_expert and parameters.find(f"{of_expert[1]}.{of_expert[3]}") is not None:
+            parameter, part = of_expert[3], 0
         filled = parameters.name_of(f"{of_expert[1]}.{parameter}") if of_expert else None
         if of_expert is None or filled is None:
             others[name] = tensor
@@ -174,7 +176,8 @@ def _is_transposed(parameters: ParameterNames, name: str, tensor: StoredTensor) 
 
 
 def _newer(name: str) -> str:
-    """What a module of transformers 5 calls a tensor of Granite's, ERNIE's or Phi's files."""
+    """What a module of transformers 5 calls a tensor of Granite's, ERNIE's, Phi's or Nemotron-H's files."""
+    name = f"model.{name.removeprefix('backbone.')}" if name.startswith("backbone.") else name
     name = name.replace(".mlp.moe_statics.", ".mlp.gate.moe_statics.")
     before, found, part = name.partition(".block_sparse_moe.")
     if found and (part == "gate.weight" or _OWN_IN_PHI.match(part)):

@@ -20,6 +20,7 @@ from reader_edge_export.sources.gguf.family_configs import (
     granite_moe,
     lfm2,
     lfm2moe,
+    nemotron_h,
     phimoe,
     qwen3moe,
     qwen3next,
@@ -59,7 +60,10 @@ _INERT = {  # values of keys that change nothing where they are written
     "ssm.v_head_reordered": True,
 }
 LAST, RANK = 3, 4  # of {architecture}.pooling_type
-_WITHOUT = {"qwen3_5_moe_text": ("intermediate_size",)}  # what a model type has no use for
+_WITHOUT = {
+    "qwen3_5_moe_text": ("intermediate_size",),
+    "nemotron_h": ("tie_word_embeddings",),
+}  # what a model type has no use for
 _IMAGE_KEYS, _IMAGE_TENSORS = ("vision.", "audio.", "mm."), ("v.", "a.", "s.", "mm.")
 _MAX_LEARNED_POSITIONS = 1 << 13  # transformers keeps a square mask of them for every layer
 
@@ -321,10 +325,11 @@ MODELS: dict[str, tuple[str, Callable[[GgufFile, Metadata], Config]]] = {  # by 
     "falcon-h1": ("falcon_h1", falcon_h1),
     "qwen3next": ("qwen3_next", qwen3next),
     "phimoe": ("phimoe", phimoe),
+    **dict.fromkeys(("nemotron_h", "nemotron_h_moe"), ("nemotron_h", nemotron_h)),
 }
 # Their bases of positions are not 10000, and every converter writes them, but for Ollama's where it found none.
 _WITH_BASE = ("olmo2", "smollm3", "lfm2", "lfm2moe", "gpt-oss")
 _MIXTURES = (
     *("qwen3moe", "qwen3vlmoe", "gpt-oss", "qwen35moe", "lfm2moe", "granitehybrid", "granitemoe", "gemma4"),
-    *("ernie4_5-moe", "deepseek2", "qwen3next", "phimoe"),
+    *("ernie4_5-moe", "deepseek2", "qwen3next", "phimoe", "nemotron_h_moe"),
 )

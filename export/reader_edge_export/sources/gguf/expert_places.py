@@ -7,8 +7,11 @@ import numpy as np
 
 from reader_edge_runtime.arrays import Int64Array
 
-_PARAMETER = re.compile(r"model\.layers\.(\d+)\..*experts\.(gate_up_proj|down_proj)(_bias)?")
-_STORED = {"gate_up_proj": ("ffn_gate_exps", "ffn_up_exps"), "down_proj": ("ffn_down_exps",)}
+_PARAMETER = re.compile(r"model\.layers\.(\d+)\..*experts\.(gate_up_proj|up_proj|down_proj)(_bias)?")
+_STORED = {
+    **{"gate_up_proj": ("ffn_gate_exps", "ffn_up_exps"), "down_proj": ("ffn_down_exps",)},
+    "up_proj": ("ffn_up_exps",),  # of experts without a gate
+}
 _FUSED = "ffn_gate_up_exps"  # as converters may write them
 # As Ollama's converter leaves those of Qwen 3 that a folder has one by one.
 _APART, _APART_NAMES = ".mlp.experts.", {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
@@ -37,7 +40,7 @@ def expert_tensors(name: str, architecture: str, num_experts: int, present: Coll
     """
     found = _PARAMETER.fullmatch(name)
     assert found is not None
-    if f"blk.{found[1]}{_APART}0.{_APART_NAMES[found[2]][0]}.weight" in present:
+    if found[2] in _APART_NAMES and f"blk.{found[1]}{_APART}0.{_APART_NAMES[found[2]][0]}.weight" in present:
         parts = [f"{expert}.{part}" for part in _APART_NAMES[found[2]] for expert in range(num_experts)]
         return [f"blk.{found[1]}{_APART}{part}.weight" for part in parts]
     kind = "bias" if found[3] else "weight"

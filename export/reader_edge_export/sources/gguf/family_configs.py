@@ -151,6 +151,51 @@ def falcon_h1(file: GgufFile, values: Metadata) -> Config:
     }
 
 
+def nemotron_h(file: GgufFile, values: Metadata) -> Config:
+    """Layers with heads of keys and values attend, those with a width are an MLP or experts, others are of Mamba2."""
+    num_layers, num_all = num_layers_of(file, values), values.size("block_count")
+    widths = values.sizes_by_layer("feed_forward_length", num_all)[:num_layers]
+    other = "moe" if values.size("expert_count", 0, least=0) else "mlp"
+    attending = layer_kinds(file, values, "linear_attention")[:num_layers]
+    kinds = [other if width else kind for width, kind in zip(widths, attending, strict=True)]
+    if values.flag("rope.scaling.finetuned", False) or "output.weight" not in file.tensors:
+        raise UnsupportedArchitectureError(f"'{file.path}' has positions or no matrix of its own for logits.")
+    mamba = _mamba2(file, values)
+    config = {
+        "head_dim": head_dim_of(file, values),
+        "layer_norm_epsilon": values.positive("attention.layer_norm_rms_epsilon"),
+        "layers_block_type": kinds,
+        "time_step_min": 0.0,
+        "mamba_num_heads": mamba["mamba_n_heads"],
+        "mamba_head_dim": mamba["mamba_d_head"],
+        "n_groups": mamba["mamba_n_groups"],
+        "ssm_state_size": mamba["mamba_d_state"],
+        "conv_kernel": mamba["mamba_d_conv"],
+        "use_conv_bias": mamba["mamba_conv_bias"],
+        "use_bias": mamba["mamba_proj_bias"],
+        "mlp_bias": any(name.endswith(("ffn_up.bias", "ffn_up_shexp.bias")) for name in file.tensors),
+    }
+    values.number("rope.freq_base", 0.0)  # which is of no use here
+    values.size("rope.dimension_count", 0, least=0)
+    return config | (_nemotron_experts(file, values) if other == "moe" else {})
+
+
+def _nemotron_experts(file: GgufFile, values: Metadata) -> Config:
+    if values.size("expert_shared_count", 1) != 1:
+        raise UnsupportedArchitectureError(f"'{file.path}' has several experts that every token goes through.")
+    return {
+        "n_routed_experts": values.size("expert_count"),
+        "num_experts_per_tok": values.size("expert_used_count"),
+        "moe_intermediate_size": values.size("expert_feed_forward_length"),
+        "moe_shared_expert_intermediate_size": values.size("expert_shared_feed_forward_length"),
+        "moe_latent_size": values.size("moe_latent_size", 0, least=0) or None,
+        "norm_topk_prob": values.flag("expert_weights_norm", True),
+        "routed_scaling_factor": values.positive("expert_weights_scale", 1.0),
+        "n_group": values.size("expert_group_count", 1),
+        "topk_group": values.size("expert_group_used_count", 1),
+    }
+
+
 def _mamba2(file: GgufFile, values: Metadata) -> Config:
     conv, state, groups, inner, num_heads = (values.size(f"ssm.{key}") for key in STATE_SIZES)
     if inner % num_heads or num_heads % groups:

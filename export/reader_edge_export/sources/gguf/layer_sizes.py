@@ -9,15 +9,12 @@ from reader_edge_runtime.errors import UnsupportedArchitectureError
 
 Config = dict[str, Any]
 _MAX_LAYERS = 1 << 10
-_WITH_LATER_LAYERS = ("qwen35", "qwen35moe", "qwen3next", "deepseek2")
-_RECURRENT = (
-    "lfm2",
-    "lfm2moe",
-    "granitehybrid",
-    "qwen35",
-    "qwen35moe",
-    "qwen3next",
-)  # with layers that have no attention
+_WITH_LATER_LAYERS = ("qwen35", "qwen35moe", "qwen3next", "deepseek2", "nemotron_h_moe")
+NEMOTRON = ("nemotron_h", "nemotron_h_moe")
+_RECURRENT = (  # with layers that have no attention
+    *("lfm2", "lfm2moe", "granitehybrid", "qwen35", "qwen35moe", "qwen3next"),
+    *NEMOTRON,
+)
 CLASSIFIER = "cls.output.weight"  # of a reranker: two rows of its logit head once more
 _LATER = "mtp."  # as older versions of Ollama named tensors of layers that guess later tokens
 
@@ -62,6 +59,8 @@ def mlp_width(file: GgufFile, values: Metadata, num_layers: int) -> int:
     """Of the first layer; those of Gemma 4 with the keys and values of others may be twice as wide."""
     if architecture_of(file) == "gemma4":
         return values.sizes_by_layer("feed_forward_length", num_layers)[0]
+    if architecture_of(file) in NEMOTRON:  # of layers that are an MLP
+        return next(filter(None, values.sizes_by_layer("feed_forward_length", values.size("block_count"))), 1)
     if architecture_of(file) != "qwen35moe":
         return values.size("feed_forward_length")
     experts = values.size("expert_feed_forward_length", 0, least=0)

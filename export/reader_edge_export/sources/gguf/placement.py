@@ -24,13 +24,13 @@ from reader_edge_export.sources.gguf.expert_places import (
 )
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
 from reader_edge_export.sources.gguf.gguf_header import Tensor
-from reader_edge_export.sources.gguf.layer_sizes import CLASSIFIER, architecture_of, unread_tensors
+from reader_edge_export.sources.gguf.layer_sizes import CLASSIFIER, NEMOTRON, architecture_of, unread_tensors
 from reader_edge_export.sources.gguf.metadata import Metadata
 from reader_edge_export.sources.gguf.rope import ROPE_TENSORS
 from reader_edge_runtime.arrays import Float32Array, Int64Array
 
 # Rotate neighbouring values of a head, transformers its two halves.
-_PAIRED = ("llama", "mistral3", "granite", "granitehybrid", "granitemoe", "smollm3", "arcee")
+_PAIRED = ("llama", "mistral3", "granite", "granitehybrid", "granitemoe", "smollm3", "arcee", *NEMOTRON)
 _SHIFTED = (
     "gemma",
     "gemma2",
@@ -46,7 +46,7 @@ _DELTA = ("qwen35", "qwen35moe")
 _FUSED_DELTA, _UNFUSED_DELTA, _OLDER_DELTA = ".in_proj_qkvz.weight", ("attn_qkv", "attn_gate"), "ssm_in"
 _XIELU = ".mlp.act_fn"  # whose slopes stand in the metadata
 _GRANITE_4 = ("granitehybrid", "granitemoe")
-_MAMBA2 = (*_GRANITE_4, "falcon-h1")
+_MAMBA2 = (*_GRANITE_4, "falcon-h1", *NEMOTRON)
 _SHARED_MLP = {"input_linear": ("ffn_gate", "ffn_up"), "output_linear": ("ffn_down",)}  # of Granite 4
 # Of names, what converters call them; what is added to those that have no ending.
 _CALLED = {
@@ -200,8 +200,8 @@ class Placement:
         shape = tuple(self._parameters[name].shape)
         if self._architecture in _MAMBA2 and name.endswith(_COLUMNS):
             return *shape, 1
-        if self._architecture in _MAMBA2 and name.endswith(".mamba.norm.weight"):
-            num_groups = self._config.mamba_n_groups
+        if self._architecture in _MAMBA2 and name.endswith((".mamba.norm.weight", ".mixer.norm.weight")):
+            num_groups = self._config.n_groups if self._architecture in NEMOTRON else self._config.mamba_n_groups
             return num_groups, shape[0] // num_groups
         if len(shape) == 3:  # a convolution, whose channels are apart: (C, 1, K)
             return shape[0], shape[2]
@@ -280,7 +280,7 @@ def _stored_names(names: gguf.TensorNameMap, architecture: str, name: str, num_r
     for ending, scale in _SCALES.items():
         if name.endswith(ending):
             return [f"blk.{name.split('.')[2]}.{scale}"]
-    known = name
+    known = name.replace("model.", "backbone.", 1) if architecture in NEMOTRON else name
     for ours, theirs in _CALLED.items():
         known = known.replace(ours, theirs)
     stored = names.get_name(known, (".weight", ".bias")) or name

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from transformers import CONFIG_MAPPING
 
-from reader_edge_export.sources.architectures import SUPPORTED, check_architecture
+from reader_edge_export.sources.architectures import SUPPORTED, check_architecture, is_mixture
 from reader_edge_export.sources.blank_model import built_config
 from reader_edge_export.sources.config.config_keys import READ, check_keys
 from reader_edge_export.sources.config.hf_config import hf_config
@@ -362,3 +362,29 @@ def test_transformers_5_supposes_the_same_for_keys_that_are_absent(model_type: s
         if key == "head_dim" and value == theirs.hidden_size // theirs.num_attention_heads:
             continue  # what an absent one comes to
         assert value == getattr(ours, key, None), key
+
+
+def test_kinds_of_a_nemotron_s_layers_are_letters_or_names() -> None:
+    newer = tiny_config("nemotron_h-experts")
+    for key, kinds in (("layers_block_type", ["mamba", "attention", "moe"]), ("hybrid_override_pattern", "M*E")):
+        older = {**newer, "layers_block_type": None} | {key: kinds}
+        assert hf_config(older) == hf_config(newer)
+        assert is_mixture(older)
+    assert not is_mixture(newer | {"layers_block_type": None, "hybrid_override_pattern": "M*-"})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"hybrid_override_pattern": "M*M"}, "the same in both"),
+        ({"layers_block_type": None}, "names 0 layers"),
+        ({"hybrid_override_pattern": "MX"}, "letters M, "),
+        ({"layers_block_type": ["mamba"] * 2000, "num_hidden_layers": 2000}, "from 1 to 1024"),
+        ({"time_step_limit": [0.0, 0.1]}, "whose upper end"),
+        ({"n_shared_experts": 2}, "'n_shared_experts' to 2"),
+        ({"tie_word_embeddings": True}, "'tie_word_embeddings' to True"),
+    ],
+)
+def test_what_a_nemotron_cannot_be_is_named(wrong: dict[str, Any], words: str) -> None:
+    with pytest.raises(ExportError, match=words):
+        hf_config(tiny_config("nemotron_h-experts") | wrong)
