@@ -8,9 +8,12 @@ import pytest
 from tests.conftest import ROOT
 
 CEILINGS = {  # lines of a room, raised only in the commit that says why
-    "runtime": ("*.py", 33_270),  # recipients of calls; adapters; hybrid layers; signed places; layers for later tokens
+    "runtime": ("*.py", 33_278),  # calls of GLM-4; adapters; hybrid layers; signed places; layers for later tokens
     "export": ("*.py", 26_650),  # adapters; bitsandbytes, MLX; Nemotron-H; Falcon-H1; Phi-MoE
-    "reader_edge": ("*.py", 21_322),  # names of two families; long phases in a pipe; what auto finds; idle adapters
+    "reader_edge": (
+        "*.py",
+        21_329,
+    ),  # calls of GLM-4; names of two families; long phases in a pipe; what auto finds; idle adapters
     "wings": ("*.py", 3_650),
     "native": ("*", 9_432),  # rows of low rank; tiles of two panels
     "tests": ("*.py", 81_193),  # adapters; bitsandbytes, MLX; Nemotron-H; Falcon-H1; signed places; long phases
@@ -18,7 +21,7 @@ CEILINGS = {  # lines of a room, raised only in the commit that says why
     "reader_edge/bench": ("*.py", 1_350),
     "benchmarks": ("*.py", 6_653),  # adapters; images; first tokens; long contexts; sessions of agents; split files
     "scripts": ("*", 2_748),  # a fuzzer's help; a block timed; others' copies; assistants; priors without biases
-    "docs": ("*.md", 7_191),  # bitsandbytes, MLX; Nemotron-H; Falcon-H1; bases of adapters; a block's times
+    "docs": ("*.md", 7_192),  # bitsandbytes, MLX; Nemotron-H; Falcon-H1; bases of adapters; a block's times
 }
 CODE = ("benchmarks", "export", "models", "native", "reader_edge", "runtime", "scripts", "tests", "wings")
 

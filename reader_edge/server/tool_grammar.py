@@ -85,6 +85,13 @@ def _start(use: ToolUse, syntax: CallSyntax, answer: Grammar | None) -> str:
         if answer.kind != "json_schema":
             raise ApiError(400, "Beside 'tools' an answer can be any text or JSON: leave the other form out.", "tools")
         return f"start: {calls} | answer\nanswer: %json {_compact(answer.text)}"
+    if not syntax.tag and syntax.notation is Notation.NAMED:
+        raise ApiError(
+            400,
+            "This model's calls begin as a text may, so they cannot be 'strict' where an answer may be a text: leave "
+            "'strict' out, or set 'tool_choice' to 'required'.",
+            "tools",
+        )
     if not syntax.tag:
         return "start: call | TEXT\nTEXT: /([^{\\[\\s](?s:.*))?/"
     rest = f"call {more} {spelled(syntax.closing, syntax)}" if syntax.opening else "call"

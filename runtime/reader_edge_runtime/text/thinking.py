@@ -59,6 +59,7 @@ _KNOWN_TAGS: tuple[tuple[str, ThinkingTags], ...] = (
     ),
     ("<|channel>", ThinkingTags("<|channel>thought", "<channel|>", is_repeated=True)),  # Gemma 4
     ("[THINK]", ThinkingTags("[THINK]", "[/THINK]", is_repeated=True)),  # Magistral, Ministral 3
+    ("<|thought_start|>", ThinkingTags("<|thought_start|>", "<|thought_end|>")),  # MiniCPM3
     ("<seed:think>", ThinkingTags("<seed:think>", "</seed:think>")),  # Seed-OSS
     (
         "<|START_THINKING|>",  # Command A

@@ -253,7 +253,7 @@ def test_a_layer_that_keeps_other_states_is_caught(model_type: str, tiny_model: 
             check_layers([wrong, *others], _config(folder), MAX_CONTEXT)
 
 
-LIMIT = 2e-5
+LIMIT = 5e-5  # of logits up to 6, recorded on another machine
 
 
 @pytest.mark.parametrize("name", RECORDED)

@@ -76,6 +76,7 @@ def test_what_cannot_be_a_mark_comes_at_once() -> None:
         ("{% set content = content.split('</think>')[-1] %}", "<think>"),
         ("[THINK]", "[THINK]"),
         ("<seed:think>", "<seed:think>"),
+        ("<|thought_start|>", "<|thought_start|>"),
         ("steps: ... [BEGIN FINAL RESPONSE]", "Here are my reasoning steps:"),
         ("<|channel>thought", "<|channel>thought"),
         ("Here is my thought process:", "Here is my thought process:"),

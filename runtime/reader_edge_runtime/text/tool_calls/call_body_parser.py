@@ -42,6 +42,7 @@ _OWN_LINES = re.compile(
 )  # on which models set values that their templates do not, as Seed-OSS does
 _KEY = re.compile(r"\s*<arg_key>(?P<key>.*?)</arg_key>\s*<arg_value>", re.DOTALL)
 _VALUE_END = re.compile(r"</arg_value>(?=\s*(?:<arg_key>|\Z))\s*")
+_FENCED = re.compile(r"```(?:python)?\s(.*)```", re.DOTALL)  # of MiniCPM3
 _BRACES = re.compile(r"\s*call:(?P<name>[\w.-]+)\s*(?=\{)")
 _MARKS = ('<|"|>', "<escape>")  # around texts in braces
 
@@ -158,7 +159,8 @@ def _up_to(end: re.Pattern[str], reader: LiteralReader) -> str:
 
 def _python(body: str, syntax: CallSyntax, schemas: Schemas) -> Calls:
     keys = {name: arguments_of(roots_of(schema)) for name, schema in schemas.items()}
-    return PythonCalls(body, keys, syntax.quote).read()
+    fenced = _FENCED.fullmatch(body)
+    return PythonCalls(body if fenced is None else fenced[1], keys, syntax.quote).read()
 
 
 def _braces(body: str, syntax: CallSyntax, schemas: Schemas) -> Calls:

@@ -49,7 +49,9 @@ class ToolCallParser:
         self._closing = syntax.closing.removeprefix("]") or syntax.tags[0][1]  # which may stand behind a call
         held = () if syntax.tag else ("{",)
         unknown = tuple(prefix for prefix in _PREFIXES if prefix not in dict(syntax.tags))
-        self._untagged = held if use.is_strict else ("{", "[{", *unknown)
+        if syntax.notation is Notation.NAMED and not syntax.tag:
+            held = tuple(name + syntax.between for name in self._schemas)
+        self._untagged = held if use.is_strict else ("{", "[{", *unknown, *held)
         self._streaming_calls: StreamingCalls | None = None  # which read all that comes
         self._read = self._unknown
         if use.is_required and has_json_arguments(syntax):

@@ -221,6 +221,10 @@ _SYNTAXES: tuple[tuple[tuple[str, ...], CallSyntax], ...] = (
         ),
     ),
     (
+        ("使用 Json 格式表示调用的参数",),  # GLM-4, whose call is the whole answer
+        CallSyntax("", "", notation=Notation.NAMED, between="\n", joint=None, others=(_HERMES,)),
+    ),
+    (
         ("<function=", "</function>"),  # Llama 3 as Functionary has it
         CallSyntax("<function=", "</function>", notation=Notation.NAMED, between=">", joint=""),
     ),

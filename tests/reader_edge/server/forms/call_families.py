@@ -53,6 +53,7 @@ FORMS: dict[str, tuple[str, str, str, list[tuple[str, object]]]] = {
         "",
         [("weather", WEATHER), ("time.now", {})],
     ),
+    "glm-4-0414": ("使用 Json 格式表示调用的参数", f"\nweather\n{W}", "", [("weather", WEATHER)]),
     "llama 3": (
         '<|python_tag|> {"name": x, "parameters": y}',
         f'{{"name": "weather", "parameters": {W}}}; {{"name": "time.now", "parameters": {{}}}}',

@@ -50,6 +50,7 @@ def read(notation: Notation, body: str) -> list[tuple[str, dict[str, Any]]]:
         ),
         (Notation.BRACES, "call:f{text:Ulm am Rhein,number:7}", [("f", {"text": "Ulm am Rhein", "number": 7})]),
         (Notation.PYTHON, "f(number=1)\ng()", [("f", {"number": 1}), ("g", {})]),
+        (Notation.PYTHON, "\n```python\nf(number=1)\ng()\n```\n", [("f", {"number": 1}), ("g", {})]),
         (Notation.PYTHON, "[f(number=-1.5, text=(True, null, {'a': 'b'}))]", [("f", NESTED)]),
         (Notation.BRACES, 'call:f{text:<|"|>a: "b"<|"|>,number:1}', [("f", {"text": 'a: "b"', "number": 1})]),
     ],
