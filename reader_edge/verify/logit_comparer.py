@@ -158,6 +158,7 @@ class Tally:
             num_whole,
             self._stats.acceptance_length,
             dict(self._stats.drafted_by_source),
+            dict(self._stats.accepted_by_source),
             tuple(self._divergences),
         )
 

@@ -155,6 +155,7 @@ def _run_fields(run: ProofRun) -> dict[str, object]:
         "prompts_compared": run.num_whole,
         "acceptance_length": run.acceptance_length,
         "nodes_by_source": run.nodes_by_source,
+        "accepted_by_source": run.accepted_by_source,
         **asdict(run.counts),
     }
 

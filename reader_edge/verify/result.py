@@ -50,7 +50,7 @@ class ProofRun:
     """What was found of one setting. answers: what was compared of each question's, by its index, all together.
 
     num_whole: questions whose answers were compared to their ends. nodes_by_source: verified ones but the pending
-    tokens.
+    tokens. accepted_by_source: of these.
     """
 
     setting: Setting
@@ -59,6 +59,7 @@ class ProofRun:
     num_whole: int
     acceptance_length: float
     nodes_by_source: dict[str, int]
+    accepted_by_source: dict[str, int]
     divergences: tuple[Divergence, ...]
 
     @property

@@ -82,6 +82,8 @@ def test_every_way_of_passing_is_exercised(report: ProofReport) -> None:
     arriving = {run.setting.drafter: run for run in report.runs if run.setting.variant in ARRIVAL_VARIANTS}
     assert runs["stress", 1].acceptance_length > 3
     assert runs["stress", 4].acceptance_length > 3
+    stress = runs["stress", 1]
+    assert 0 < sum(stress.accepted_by_source.values()) < sum(stress.nodes_by_source.values())
     assert arriving["stress"].acceptance_length > 1.5
     assert arriving["all sources + hostile"].nodes_by_source["hostile"] > 0
     assert runs["context + history", 4].acceptance_length > 3
