@@ -31,8 +31,10 @@ class ReplayedRequest:
     def num_bytes(self) -> int:
         return self._state.num_bytes
 
-    def draft(self, max_nodes: int, max_depth: int = MAX_DEPTH) -> DraftTree:
-        return self._state.draft(max_nodes, max_depth)
+    def draft(
+        self, max_nodes: int, max_depth: int = MAX_DEPTH, proposals: Sequence[DraftTree | None] = ()
+    ) -> DraftTree:
+        return self._state.draft(max_nodes, max_depth, proposals)
 
     def extend(self, turn: RecordedTurn) -> None:
         """The text goes on with another turn's prompt."""

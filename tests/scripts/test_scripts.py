@@ -224,5 +224,23 @@ def test_copies_are_drafted_from_the_longest_match_and_a_known_best_copy_is_as_l
     assert script["longest_suffix"](2, 2, request).token_ids == [2, 8, 3]  # three tokens match there, and two elsewhere
     assert script["longest_suffix"](4, 2, request).token_ids == [2]
     assert script["oracle"](8, request).token_ids == [2, 9, 9]
+    branches = script["ada_pld"](None, 4, request)
+    assert (branches.token_ids, branches.parents) == ([2, 8, 3, 9, 9], [-1, 0, 1, 0, 3])
     request.observe([9, 9])
     assert script["oracle"](8, request).token_ids == [9]
+
+
+def test_where_no_two_tokens_match_ada_pld_goes_on_as_behind_the_likest_tokens() -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "bench_copies"))
+    like = np.eye(6, dtype=np.float32)[[0, 1, 2, 3, 4, 5, 3]]  # 3 and 6 mean the same
+    request = script["CopyRequest"]([script["Text"](2)], RecordedTurn([1, 3, 5, 4, 0, 2, 1, 6], [5]))
+    assert script["ada_pld"](None, 4, request).token_ids == [6]
+    assert script["ada_pld"](like, 2, request).token_ids[:2] == [6, 5]
+
+
+def test_graft_fills_what_it_prunes_with_what_followed_last() -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "bench_copies"))
+    request = script["CopyRequest"]([script["Text"](1)], RecordedTurn([1, 2, 1, 3, 4, 1], [3]))
+    request.own = SimpleNamespace(draft=lambda num: DraftTree([1, 2, 5], [-1, 0, 1], ["", "", ""], [1.0, 0.5, 0.1]))
+    tree = script["grafted"](0.2, 3, request)
+    assert (tree.token_ids, tree.parents) == ([1, 2, 3, 4], [-1, 0, 0, 2])

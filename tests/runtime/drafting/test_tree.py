@@ -272,3 +272,22 @@ def test_a_token_that_never_comes_where_it_is_named_is_trusted_less_elsewhere() 
 def _value_behind(request: DraftedText, token_id: int, named: int) -> float:
     request.go_on([token_id])
     return value(request.draft(8, 8), named)
+
+
+def test_evidence_that_comes_true_behind_one_token_alone_is_trusted_behind_that_one() -> None:
+    """No token is named twice, so that biases of tokens tell nothing."""
+    true, false, num = 10, 11, 50
+    begins, ends = (list(range(first, first + 2 * num + 10)) for first in (100, 300))
+    text = [
+        each
+        for i in range(num + 5)
+        for each in (begins[2 * i], true, ends[2 * i], begins[2 * i + 1], false, ends[2 * i + 1])
+    ]
+    request = DraftedText(RetrievalDrafter(RETRIEVING).wait(), text)
+    for i in range(num):
+        request.go_on([begins[2 * i], true, ends[2 * i], begins[2 * i + 1], false, 500 + i])
+        request.draft(8, 8)
+    request.go_on([begins[2 * num]])
+    trusted = _value_behind(request, true, ends[2 * num])
+    request.go_on([ends[2 * num], begins[2 * num + 1]])
+    assert trusted > 1.5 * _value_behind(request, false, ends[2 * num + 1]) > 0

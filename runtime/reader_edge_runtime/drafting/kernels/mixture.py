@@ -2,10 +2,10 @@
 
 Logistic mixing as in the PAQ family of compressors (Mahoney, "Adaptive weighing of context models for lossless data
 compression", 2005), for many candidates at once: a candidate's probability is the logistic function of the weighted
-sum of the log-odds that inputs give it. An input's weight is the sum of three: one by support or match length, and one
-of each of two sets that the match state selects. The log-odds of a claim are learned too, from how often claims of its
-class came true (indirect modelling). A token has a bias of its own, and one behind the token before it: some come less
-often than texts say, wherever they are named.
+sum of the log-odds that inputs give it. An input's weight is the sum of four: one by support or match length, one of
+each of two sets that the match state selects, and one that the token before selects. The log-odds of a claim are
+learned too, from how often claims of its class came true (indirect modelling). A token has a bias of its own, and one
+behind the token before it: some come less often than texts say, wherever they are named.
 
 Path values are calibrated by how often paths of such values were accepted, in buckets of the predicted value's
 log-odds; each value updates and reads the two nearest buckets.
@@ -22,8 +22,8 @@ from reader_edge_runtime.drafting.kernels.kernel import part, small_part
 NUM_CLASSES = layout.NUM_INPUTS * layout.CLASSES
 
 # parameters: float32 (PARAMETERS,): CLASS_FIELDS numbers for each class, the last unused; weights; biases of the sets;
-# then the calibration's sums of each bucket, accepted and expected; then biases of tokens and of pairs of tokens, which
-# no priors have, since their ids are one tokenizer's
+# then the calibration's sums of each bucket, accepted and expected; then biases of tokens and of pairs of tokens, and
+# weights behind tokens, which no priors have, since their ids are one tokenizer's
 LOG_ODDS, PROBABILITY, RATE = range(3)
 CLASS_FIELDS = 4
 WEIGHTS = NUM_CLASSES * CLASS_FIELDS
@@ -37,7 +37,9 @@ VALUE_TRIALS = VALUE_HITS + VALUE_BUCKETS
 NUM_TOKEN_BIASES = 1 << 13
 TOKEN_BIASES = VALUE_TRIALS + VALUE_BUCKETS
 PAIR_BIASES = TOKEN_BIASES + NUM_TOKEN_BIASES
-PARAMETERS = PAIR_BIASES + NUM_TOKEN_BIASES
+NUM_TOKEN_SETS = 1 << 8
+TOKEN_WEIGHTS = PAIR_BIASES + NUM_TOKEN_BIASES
+PARAMETERS = TOKEN_WEIGHTS + NUM_TOKEN_SETS * layout.NUM_INPUTS
 
 # scratch: float32 (SCRATCH,)
 LOGITS = 0
@@ -57,6 +59,7 @@ _MAX_GRADIENT = np.float32(8)
 _MAX_WEIGHT = np.float32(8)
 _WEIGHT_RATE = np.float32(0.01)
 _SET_RATE = np.float32(0.005)
+_TOKEN_SET_RATE = np.float32(0.01)
 _BIAS_RATE = np.float32(0.01)
 _TOKEN_RATE = np.float32(0.08)
 _MIN_ERROR = np.float32(0.005)
@@ -114,16 +117,23 @@ def _pair_bias(before: Number, token: Number) -> Number:
     return PAIR_BIASES + ((mixed >> 13) & (NUM_TOKEN_BIASES - 1))
 
 
+@small_part
+def _token_weights(before: Number) -> Number:
+    return TOKEN_WEIGHTS + (before & (NUM_TOKEN_SETS - 1)) * layout.NUM_INPUTS
+
+
 @part
 def score(parameters: Float32Vector, evidence: Int32Vector, scratch: Float32Vector, work: Int32Vector) -> None:
     """Write each candidate's log-odds to scratch[LOGITS:], the input that raises it most to work[LEADING:]."""
     set_weights = SET_WEIGHTS + evidence[layout.SET] * layout.NUM_INPUTS
     set_weights_2 = SET_WEIGHTS_2 + evidence[layout.SET_2] * layout.NUM_INPUTS
+    token_weights = _token_weights(evidence[layout.LAST_TOKEN])
     base = parameters[BIASES + evidence[layout.SET]] + parameters[BIASES_2 + evidence[layout.SET_2]]
     for s in range(evidence[layout.NUM_ACTIVE]):
         which = evidence[layout.WEIGHT + s] // layout.LEVELS
         weight = parameters[WEIGHTS + evidence[layout.WEIGHT + s]]
         weight += parameters[set_weights + which] + parameters[set_weights_2 + which]
+        weight += parameters[token_weights + which]
         unnamed = _class_log_odds(parameters, evidence[layout.MISS + s])
         scratch[ACTIVE_WEIGHT + s] = weight
         scratch[ACTIVE_UNNAMED + s] = unnamed
@@ -209,12 +219,14 @@ def _update_weights(parameters: Float32Vector, evidence: Int32Vector, scratch: F
     share = np.float32(1) / np.float32(math.sqrt(max(num_active, 1)))
     set_weights = SET_WEIGHTS + evidence[layout.SET] * layout.NUM_INPUTS
     set_weights_2 = SET_WEIGHTS_2 + evidence[layout.SET_2] * layout.NUM_INPUTS
+    token_weights = _token_weights(evidence[layout.LAST_TOKEN])
     for s in range(num_active):
         which = evidence[layout.WEIGHT + s] // layout.LEVELS
         step = share * min(max(scratch[ACTIVE_GRADIENT + s], -_MAX_GRADIENT), _MAX_GRADIENT)
         _update(parameters, WEIGHTS + evidence[layout.WEIGHT + s], _WEIGHT_RATE * step)
         _update(parameters, set_weights + which, _SET_RATE * step)
         _update(parameters, set_weights_2 + which, _SET_RATE * step)
+        _update(parameters, token_weights + which, _TOKEN_SET_RATE * step)
         if scratch[ACTIVE_MISSES + s] > 0:
             # the candidates that an input does not name share one class, which learns their mean outcome
             outcome = scratch[ACTIVE_MISSED + s] / scratch[ACTIVE_MISSES + s]
