@@ -192,6 +192,12 @@ CORPUS: dict[str, dict[str, bytes]] = {
     "adapter's config": {"a pattern that runs for years": b'{"peft_type": "LORA", "alpha_pattern": {"(.*)*x": 1}}'},
     "adapter's weights": {"a header without end": b"\xff" * 8},
     "adapter in gguf": {"no tensors": raw_gguf([("general.type", 8, text_bytes("adapter"))])},
+    "fp8 config": {"settings that are a list": b'{"model_type": "llama", "quantization_config": [4]}'},
+    "fp8 weights": {"nothing": b""},
+    "quantised config": {
+        "layers of another kind": b'{"model_type": "llama", "quantization": {"bits": 4, "a": {"bits": []}}}'
+    },
+    "quantised weights": {"nothing": b"", "a header without end": b"\xff" * 8},
 }
 
 assert CORPUS.keys() == SUBJECTS.keys()

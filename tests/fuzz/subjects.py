@@ -42,6 +42,7 @@ from tests.fuzz.image_subjects import IMAGE_SUBJECTS
 from tests.fuzz.mmproj_subjects import MMPROJ_SUBJECTS
 from tests.fuzz.mutation import Subject, mutated, mutated_json
 from tests.fuzz.other_subjects import DEVICE_SUBJECTS, DRAFTING_SUBJECTS, SPECULATOR_SUBJECTS, arrays_file, spoil_arrays
+from tests.fuzz.quantized_subjects import QUANTIZED_SUBJECTS
 from tests.fuzz.signature_subjects import SIGNATURE_SUBJECTS
 from tests.gguf_files import sentence_piece, small_vocabulary, split_gguf, write_small
 from tests.random_drafter import RandomDrafter, decode, make_decoder
@@ -259,4 +260,5 @@ SUBJECTS = {
     **MMPROJ_SUBJECTS,
     **HTTP_SUBJECTS,
     **ADAPTER_SUBJECTS,
+    **QUANTIZED_SUBJECTS,
 }

@@ -62,6 +62,29 @@ def test_spoilt_files_end_in_a_result_or_an_error(kind: str, tmp_path: Path, fuz
             pytest.fail(f"input {number} of {kind}, {len(content)} bytes, {content[:2000]!r}: {error!r}")
 
 
+_REFUSED = ("adapter's config", "adapter's weights", "adapter in gguf", "fp8 config", "fp8 weights", "part of gguf")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", _REFUSED)
+def test_two_hundred_spoilt_files_are_refused_in_a_sentence(kind: str, tmp_path: Path) -> None:
+    subject, refused = SUBJECTS[kind], dict[bytes, str]()
+    samples = subject.samples(tmp_path)
+    for number in range(2000):
+        random = Random(f"{kind} {number}")
+        content = subject.spoil(random.choice(samples), random)
+        (tmp_path / kind).write_bytes(content)
+        try:
+            with memory_limit(MAX_BYTES):
+                subject.read(tmp_path / kind)
+        except ReaderEdgeError as refusal:
+            refused[content] = str(refusal)
+        if len(refused) == 200:
+            break
+    assert len(refused) == 200
+    assert [sentence for sentence in refused.values() if not sentence.isprintable()] == []
+
+
 NUM_FRAMES = 12
 
 

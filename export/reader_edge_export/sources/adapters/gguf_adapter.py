@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 _DOWN, _UP = ".lora_a", ".lora_b"
 _AGAIN = "fetch the adapter again"
 _MOST = 1e6  # of alpha
-_IN_FILES = {"mistral": "llama", "olmo3": "olmo2"}  # models that converters write as other ones
+_IN_FILES = {  # models that converters write as other ones
+    **{"mistral": "llama", "olmo3": "olmo2", "deepseek_v3": "deepseek_v2", "glm4_moe_lite": "deepseek_v2"}
+}
 
 
 class Pair(NamedTuple):

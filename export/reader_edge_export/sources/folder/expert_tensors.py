@@ -30,6 +30,7 @@ _GRANITE = {
     "output_linear.weight": "experts.down_proj",
     "router.layer.weight": "router.weight",
 }
+_BY_MATRIX = re.compile(r"\.experts\.(gate_proj|up_proj|down_proj)\.([0-9]{1,5})\.")  # as ModelOpt splits them
 _STACKED = re.compile(r"(.*)\.switch_mlp\.([a-z_]+)\.weight")
 _MAX_EXPERTS = 1 << 16
 _BLOCKS, _SCALES = "_blocks", "_scales"
@@ -176,9 +177,9 @@ def _is_transposed(parameters: ParameterNames, name: str, tensor: StoredTensor) 
 
 
 def _newer(name: str) -> str:
-    """What a module of transformers 5 calls a tensor of Granite's, ERNIE's, Phi's or Nemotron-H's files."""
+    """What a module of transformers 5 calls a tensor of Granite's, ERNIE's, Phi's, Nemotron-H's or ModelOpt's files."""
     name = f"model.{name.removeprefix('backbone.')}" if name.startswith("backbone.") else name
-    name = name.replace(".mlp.moe_statics.", ".mlp.gate.moe_statics.")
+    name = _BY_MATRIX.sub(r".experts.\2.\1.", name.replace(".mlp.moe_statics.", ".mlp.gate.moe_statics."))
     before, found, part = name.partition(".block_sparse_moe.")
     if found and (part == "gate.weight" or _OWN_IN_PHI.match(part)):
         return f"{before}.mlp.{part.replace('gate.', 'router.')}"

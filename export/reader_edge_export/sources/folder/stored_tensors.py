@@ -147,7 +147,8 @@ def file_tensors(path: Path) -> list[StoredTensor]:
         ) from None
     except SafetensorError as error:
         reason = (str(error).strip() or "broken").splitlines()[0]
-        raise ExportError(f"The weights in '{path}' cannot be loaded: {reason:.200}; fetch the model again.") from None
+        shown = reason if reason.isprintable() else repr(reason)  # it may quote the file
+        raise ExportError(f"The weights in '{path}' cannot be loaded: {shown:.200}; fetch the model again.") from None
 
 
 def _offsets(path: Path, file: BinaryIO) -> dict[str, int]:

@@ -8,7 +8,16 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-from reader_edge_export.sources.gguf.gguf_header import OTHER, PERHAPS_DAMAGED, Header, Tensor, Value
+from reader_edge_export.sources.gguf.gguf_header import (
+    OTHER,
+    PERHAPS_DAMAGED,
+    Header,
+    Kind,
+    NewerType,
+    Tensor,
+    Value,
+    block_sizes,
+)
 from reader_edge_export.sources.gguf.split_files import joined_tensors, other_parts
 from reader_edge_runtime.arrays import Float32Array, UInt8Array
 from reader_edge_runtime.errors import GgufError
@@ -130,9 +139,9 @@ def _identity(state: os.stat_result) -> tuple[int, ...]:
     return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns
 
 
-def is_dequantizable(kind: gguf.GGMLQuantizationType) -> bool:
-    """Whether the library knows the values of a type."""
-    _, type_size = gguf.GGML_QUANT_SIZES[kind]
+def is_dequantizable(kind: Kind) -> bool:
+    """Whether the values of a type are known."""
+    _, type_size = block_sizes(kind)
     try:
         _dequantized(np.zeros((1, type_size), np.uint8), kind)
     except NotImplementedError:  # what the library says of a type that it does not know
@@ -140,19 +149,25 @@ def is_dequantizable(kind: gguf.GGMLQuantizationType) -> bool:
     return True
 
 
-def _dequantized(rows: UInt8Array, kind: gguf.GGMLQuantizationType) -> Float32Array:
+def _dequantized(rows: UInt8Array, kind: Kind) -> Float32Array:
     with np.errstate(all="ignore"):  # hostile scales may be infinite
-        values: Float32Array = _signed(rows) if kind.name == "Q1_0" else gguf.dequantize(rows, kind)
+        if kind.name in _OWN_LEVELS or isinstance(kind, NewerType):
+            return _of_levels(rows, _OWN_LEVELS[kind.name])
+        values: Float32Array = gguf.dequantize(rows, kind)
     return values
 
 
-def _signed(rows: UInt8Array) -> Float32Array:
-    """Q1_0, which the library does not know: a scale in fp16, then a bit for each of 128 weights, 1 for a plus.
+# What codes of types stand for whose values the library does not know; of Q2_0 the last is in no file of three values.
+_OWN_LEVELS = {"Q1_0": (-1, 1), "Q2_0": (-1, 0, 1, 2)}
 
-    Source: `dequantize_row_q1_0` of llama.cpp.
+
+def _of_levels(rows: UInt8Array, levels: tuple[int, ...]) -> Float32Array:
+    """Blocks of 16 bytes of codes, lowest bits first, behind a scale in fp16.
+
+    Source: `dequantize_row_q1_0` and `dequantize_row_q2_0` of llama.cpp.
     """
-    blocks = rows.reshape(-1, 18)
+    blocks, bits = rows.reshape(-1, 18), len(levels) // 2
     scales = np.ascontiguousarray(blocks[:, :2]).view("<f2").astype(np.float32)
-    signs = np.unpackbits(blocks[:, 2:], axis=1, bitorder="little")
-    values: Float32Array = np.where(signs, scales, -scales).reshape(len(rows), -1)
-    return values
+    codes = blocks[:, 2:, np.newaxis] >> np.arange(0, 8, bits, dtype=np.uint8) & 2**bits - 1
+    values: Float32Array = np.array(levels, np.float32)[codes].reshape(len(blocks), -1) * scales
+    return values.reshape(len(rows), -1)

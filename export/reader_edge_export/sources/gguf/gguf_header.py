@@ -39,11 +39,29 @@ _MAX_DIMENSIONS = 4
 
 
 @dataclass(frozen=True, slots=True)
+class NewerType:
+    """One that llama.cpp has and the library does not know yet. block_size, type_size: a block's values and bytes."""
+
+    name: str
+    block_size: int
+    type_size: int
+
+
+_NEWER = {42: NewerType("Q2_0", 64, 18)}
+Kind = gguf.GGMLQuantizationType | NewerType
+
+
+def block_sizes(kind: Kind) -> tuple[int, int]:
+    """Values and bytes of a block."""
+    return (kind.block_size, kind.type_size) if isinstance(kind, NewerType) else gguf.GGML_QUANT_SIZES[kind]
+
+
+@dataclass(frozen=True, slots=True)
 class Tensor:
     """Where a tensor lies. shape: as numpy orders it, rows first. offset, num_bytes: of its data in the file `path`."""
 
     name: str
-    kind: gguf.GGMLQuantizationType
+    kind: Kind
     shape: tuple[int, ...]
     offset: int
     num_bytes: int
@@ -74,7 +92,7 @@ class Header:
         for _ in range(num_values):
             name = self._new_name(metadata)
             metadata[name] = self._value(name, self._number("I"))
-        infos: dict[str, tuple[tuple[int, ...], gguf.GGMLQuantizationType, int]] = {}
+        infos: dict[str, tuple[tuple[int, ...], Kind, int]] = {}
         for _ in range(num_tensors):
             name = self._new_name(infos)
             infos[name] = (self._shape(name), self._kind(name), self._number("Q"))
@@ -92,12 +110,12 @@ class Header:
         self,
         name: str,
         shape: tuple[int, ...],
-        kind: gguf.GGMLQuantizationType,
+        kind: Kind,
         offset: int,
         start: int,
         alignment: int,
     ) -> Tensor:
-        block_size, type_size = gguf.GGML_QUANT_SIZES[kind]
+        block_size, type_size = block_sizes(kind)
         if shape[-1] % block_size or offset % alignment:
             raise self._error(f"{name!r:.80} has rows of {shape[-1]} values as {kind.name} at offset {offset}")
         num_bytes = math.prod(shape) // block_size * type_size
@@ -120,11 +138,13 @@ class Header:
             raise self._error(f"{name!r:.80} has the shape {shape}")
         return shape
 
-    def _kind(self, name: str) -> gguf.GGMLQuantizationType:
+    def _kind(self, name: str) -> Kind:
         number = self._number("I")
         try:
             return gguf.GGMLQuantizationType(number)
         except ValueError:
+            if number in _NEWER:
+                return _NEWER[number]
             reason = f"{name!r:.80} has the type {number}, which this version does not know"
             raise self._error(reason, "give a file with weights of other types") from None
 

@@ -8,7 +8,7 @@ and quantization/lifecycle/forward.py, modelopt's torch/quantization/qtensor; al
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
 
@@ -28,7 +28,8 @@ _E4M3 = "F8_E4M3"
 _EXPONENTS = ("U8", "F8_E8M0")  # powers of two, 127 more
 _E2M1 = torch.tensor([0.0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6]).to(torch.float8_e4m3fn)
 # All experts' matrices are a parameter (X, J, K), and its parts have names of their own.
-_OF_EXPERTS = re.compile(r"(.*\.experts\.(?:gate_up_proj|down_proj))(?:_([a-z0-9_]+))?")
+_OF_EXPERTS = re.compile(r"(.*\.experts\.(?:gate_up_proj|up_proj|down_proj))(?:_([a-z0-9_]+))?")
+_TWO = ".experts.gate_up_proj"
 _PARTS_OF_EXPERTS = {None: "weight", "scale_inv": "weight_scale_inv", "scale": "weight_scale"}
 _SCALES, _OF_ALL = ("weight_scale", "weight_scale_inv"), ("weight_scale_2", "weight_global_scale")
 
@@ -87,11 +88,21 @@ class FloatMatrices(Packing):
     def _block(self, module: str, shape: tuple[int, int], bits: int, scale: tuple[int, ...]) -> tuple[int, int]:
         """Of the first of the config's schemes that the tensors can be of."""
         for scheme in self._schemes:
-            rows, columns = (own or whole for own, whole in zip(scheme.block, shape, strict=True))
-            expected = -(-shape[0] // rows), -(-shape[1] // columns)
-            if scheme.bits == bits and [n for n in scale if n > 1] == [n for n in expected if n > 1]:
-                return rows, columns
+            for rows, columns in _possible_blocks(module, scheme, shape):
+                expected = -(-shape[0] // rows), -(-shape[1] // columns)
+                if scheme.bits == bits and [n for n in scale if n > 1] == [n for n in expected if n > 1]:
+                    return rows, columns
         raise wrong_part(module, "tensors", f"{bits} bits with scales of the shape {scale}")
+
+
+def _possible_blocks(module: str, scheme: FloatScheme, shape: tuple[int, int]) -> Iterator[tuple[int, int]]:
+    """Where a matrix is two, those of gates and those behind them, no block is of both."""
+    rows, columns = (own or whole for own, whole in zip(scheme.block, shape, strict=True))
+    half, rest = divmod(shape[0], 2)
+    if module.endswith(_TWO) and not rest and scheme.block == (0, 0):
+        yield half, columns
+    if not module.endswith(_TWO) or rows == shape[0] or half % rows == 0:
+        yield rows, columns
 
 
 def _only(module: str, parts: Parts, names: tuple[str, str]) -> str:

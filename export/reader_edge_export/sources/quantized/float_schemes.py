@@ -21,6 +21,12 @@ _COMPRESSED = {  # by its name of the layout: bits of a weight
 }
 
 
+_QUARK = {  # by its type, and by what has a scale
+    **{("fp8_e4m3", "per_tensor"): (_FP8, _WHOLE), ("fp8_e4m3", "per_channel"): (_FP8, _BY_ROW)},
+    ("fp4", "per_group"): (_MXFP4, (1, 32)),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class FloatScheme:
     """E4M3 of eight bits or E2M1 of four. block: (outputs, inputs) that share a scale, 0 for all of a matrix's."""
@@ -54,6 +60,28 @@ def modelopt_schemes(settings: Mapping[str, Any]) -> Iterator[tuple[str, FloatSc
         names = sorted({str(layer.get("quant_algo")) for layer in of_layers if isinstance(layer, dict)}) or names
     for name in names:
         yield name, FloatScheme(*_MODELOPT[name]) if name in _MODELOPT else None
+
+
+def quark_schemes(settings: Mapping[str, Any]) -> Iterator[tuple[str, FloatScheme | None]]:
+    """Of AMD Quark, by the type of weights, of all layers and of those that differ; None for one that is not read."""
+    export, algorithms = settings.get("export"), settings.get("algo_config")
+    form = export.get("weight_format", "real_quantized") if isinstance(export, dict) else "real_quantized"
+    if form != "real_quantized" or "rotation" in str(algorithms):  # some of which turn activations too
+        yield f"{form}, {algorithms}", None
+    differing = (settings.get(key) for key in ("layer_quant_config", "layer_type_quant_config"))
+    groups = [
+        settings.get("global_quant_config"),
+        *(own for each in differing if isinstance(each, dict) for own in each.values()),
+    ]
+    given = [group["weight"] for group in groups if isinstance(group, dict) and group.get("weight") is not None]
+    for weight in given or ["no weights"]:
+        yield f"{weight}", _quark_scheme(weight) if isinstance(weight, dict) else None
+
+
+def _quark_scheme(weight: Mapping[str, Any]) -> FloatScheme | None:
+    found = _QUARK.get((str(weight.get("dtype")), str(weight.get("qscheme"))))
+    is_known = weight.get("dtype") != "fp4" or (weight.get("group_size"), weight.get("scale_format")) == (32, "e8m0")
+    return FloatScheme(*found) if found and is_known else None
 
 
 def compressed_float_scheme(weights: Mapping[str, Any], layout: object) -> FloatScheme | None:

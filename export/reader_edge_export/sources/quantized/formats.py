@@ -13,16 +13,25 @@ from reader_edge_export.sources.quantized.float_schemes import (
     compressed_float_scheme,
     fp8_scheme,
     modelopt_schemes,
+    quark_schemes,
 )
 from reader_edge_export.sources.quantized.mlx_schemes import mlx_schemes
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 
 AWQ, GPTQ, COMPRESSED_TENSORS, MXFP4 = "awq", "gptq", "compressed-tensors", "mxfp4"
 BITSANDBYTES, MLX = "bitsandbytes", "mlx"
-_FP8, _FBGEMM, _MODELOPT = "fp8", "fbgemm_fp8", "modelopt"
+_FP8, _FBGEMM, _MODELOPT, _QUARK = "fp8", "fbgemm_fp8", "modelopt", "quark"
+_FLOAT_METHODS = (_FP8, _FBGEMM, _MODELOPT, _QUARK)
 _READ = {
     **{AWQ: "AWQ", GPTQ: "GPTQ", COMPRESSED_TENSORS: "compressed-tensors", MXFP4: "MXFP4"},
-    **{_FP8: "FP8", _FBGEMM: "FBGEMM", _MODELOPT: "ModelOpt", BITSANDBYTES: "bitsandbytes", MLX: "MLX"},
+    **{
+        _FP8: "FP8",
+        _FBGEMM: "FBGEMM",
+        _MODELOPT: "ModelOpt",
+        _QUARK: "Quark",
+        BITSANDBYTES: "bitsandbytes",
+        MLX: "MLX",
+    },
 }
 _IN_MXFP4 = ("gpt_oss",)  # model types whose makers store experts so
 _BITS = (4, 8)
@@ -46,7 +55,6 @@ _OTHERS = {
     "hqq": "HQQ",
     "marlin": "Marlin",
     "quanto": "Quanto",
-    "quark": "AMD Quark",
     "spqr": "SpQR",
     "torchao": "torchao",
     "vptq": "VPTQ",
@@ -89,7 +97,7 @@ def quantization_of(config: Mapping[str, Any]) -> Quantization | None:
         raise _refusal(_OTHERS.get(method, f"{method!r:.80}"))
     if method == MXFP4 and config.get("model_type") not in _IN_MXFP4:
         raise _refusal("MXFP4")
-    if method in (_FP8, _FBGEMM, _MODELOPT) or (method == COMPRESSED_TENSORS and _has_floats(settings)):
+    if method in _FLOAT_METHODS or (method == COMPRESSED_TENSORS and _has_floats(settings)):
         return Quantization(method, settings, floats=_float_schemes(method, settings))
     return Quantization(method, settings, _BITS_OF.get(method, partial(_bits_of_groups, method))(settings))
 
@@ -156,6 +164,8 @@ def _float_schemes(method: str, settings: Mapping[str, Any]) -> tuple[FloatSchem
         found = [(f"{_READ[method]} in blocks of {settings.get('weight_block_size')!r:.40}", fp8_scheme(settings))]
     elif method == _MODELOPT:
         found = [(f"NVIDIA ModelOpt as {name!r:.40}", scheme) for name, scheme in modelopt_schemes(settings)]
+    elif method == _QUARK:
+        found = [(f"AMD Quark as {name!r:.120}", scheme) for name, scheme in quark_schemes(settings)]
     else:
         found = [
             (_called(scheme, layout), compressed_float_scheme(scheme, layout) if _is_float(scheme) else None)

@@ -258,6 +258,16 @@ def test_gguf_files_that_are_no_adapters_of_the_model_are_refused(tiny_model: Ti
         find_adapter(other, llama.source)
 
 
+def test_an_adapter_bears_the_name_of_its_model_s_files(tiny_model: TinyModel, tmp_path: Path) -> None:
+    """GLM 4.7 Flash and DeepSeek V3 are deepseek2 there."""
+    adapter = write_gguf_adapter(tmp_path / "adapter", "deepseek2", _PAIR)
+    for model_type in ("glm4_moe_lite", "deepseek_v3"):
+        find_adapter(adapter, find_source(tiny_model(model_type), None))
+    llama = find_source(tiny_model("llama"), None)
+    with pytest.raises(GgufError, match="is an adapter for 'deepseek2', and the model is a llama"):
+        find_adapter(adapter, llama)
+
+
 def test_an_adapter_in_place_of_its_model_leads_to_the_option(tmp_path: Path) -> None:
     with pytest.raises(GgufError, match=r"but 'adapter': merge it .* `reader-edge export MODEL OUT --adapter FILE`"):
         find_source(write_gguf_adapter(tmp_path / "adapter.gguf", "llama", _PAIR), None)

@@ -55,6 +55,23 @@ def signed_weights(rows: Array) -> Array:
     return np.array(weights, np.float32)
 
 
+def test_a_type_that_the_library_does_not_list_has_llama_cpp_s_values(tmp_path: Path) -> None:
+    """Q2_0: its loop, `dequantize_row_q2_0`. A fork has blocks of 128 weights under the same number."""
+    data = np.random.default_rng(0).integers(0, 60, 30 * 18, dtype=np.uint8)
+    path = tmp_path / "file"
+    path.write_bytes(raw_gguf(tensors=[("w", (128, 15), 42, 0)], data=data.tobytes()))
+    expected = []
+    for block in data.reshape(-1, 18):
+        (scale,) = struct.unpack("<e", block[:2].tobytes())
+        expected += [(int(block[2 + i // 4] >> i % 4 * 2 & 3) - 1) * scale for i in range(64)]
+    file = GgufFile.open(path)
+    np.testing.assert_array_equal(file.values("w"), np.array(expected, np.float32).reshape(15, 128))
+    assert file.weight_types() == ("Q2_0",)
+    path.write_bytes(raw_gguf(tensors=[("w", (128, 15), 42, 0)], data=bytes(15 * 34)))
+    with pytest.raises(GgufError, match="ends 30 bytes behind its end"):
+        GgufFile.open(path)
+
+
 def test_all_types_that_hold_weights_are_read() -> None:
     """The others are what activations are rounded to, integers, and fp64, which no converter writes weights in."""
     unread = [kind.name for kind in gguf.GGMLQuantizationType if not is_dequantizable(kind)]

@@ -2,7 +2,8 @@
 
 golden/floats.safetensors was written and widened by compressed-tensors 0.20.1 and, in part, widened by ModelOpt 0.47.0,
 in fp32. Folders have the keys and types that Qwen3-8B-FP8 and DeepSeek-V3 (blocks), Ministral 3 (one scale), Llama 3.1
-405B (FBGEMM), RedHatAI's FP8-dynamic and NVFP4, and nvidia's FP8 and NVFP4 are described to have; none was fetched.
+405B (FBGEMM), RedHatAI's FP8-dynamic and NVFP4, and nvidia's FP8 and NVFP4 are described to have, those of Quark what
+amd-quark 0.13 packs; none was fetched.
 """
 
 import json
@@ -27,7 +28,8 @@ from reader_edge_runtime.errors import ConfigError, ExportError, ReaderEdgeError
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.export.conftest import TinyModel
 from tests.export.source_models import load_folder, load_model
-from tests.export.sources.quantized.test_quantized_formats import Tensors, packing, widened
+from tests.export.sources.quantized.test_quantized_formats import HeldTensor, Tensors, packing, widened
+from tests.export.sources.source_folders import copy_folder
 from tests.tiny_models import build_tiny_model, change_config
 
 GOLDEN = load_file(Path(__file__).parent / "golden" / "floats.safetensors")
@@ -171,6 +173,17 @@ def _fp4_parts(group: int, whole: str, packed: str) -> Any:
     return write
 
 
+def quark(kind: str, scheme: str, **weight: object) -> dict[str, object]:
+    """As AMD Quark 0.13 writes it."""
+    given = {"dtype": kind, "qscheme": scheme, "is_dynamic": False, "symmetric": None} | weight
+    whole = {"weight": given, "input_tensors": None, "output_tensors": None, "bias": None}
+    export = {"weight_format": "real_quantized", "pack_method": "reorder", "kv_cache_group": []}
+    return {
+        **{"quant_method": "quark", "global_quant_config": whole, "exclude": ["lm_head"], "export": export},
+        **{"layer_quant_config": {}, "layer_type_quant_config": {}, "algo_config": None},
+    }
+
+
 _BF16, _FP32 = torch.bfloat16, torch.float32
 WRITERS = {
     "fp8 in blocks": Writer(
@@ -203,6 +216,12 @@ WRITERS = {
         modelopt("FP8_PB_WO"),
         _fp8_parts((128, 128), _FP32, "weight_scale", lambda s: (s.shape[0], 1, s.shape[1], 1)),
         "ModelOpt FP8",
+    ),
+    "quark fp8": Writer(
+        quark("fp8_e4m3", "per_tensor"), _fp8_parts((0, 0), _BF16, "weight_scale", lambda s: ()), "Quark FP8"
+    ),
+    "quark mxfp4": Writer(
+        quark("fp4", "per_group", group_size=32, scale_format="e8m0"), _fp4_parts(32, "", "weight"), "Quark MXFP4"
     ),
     "modelopt nvfp4": Writer(modelopt("NVFP4"), _fp4_parts(16, "weight_scale_2", "weight"), "ModelOpt NVFP4"),
 }
@@ -251,6 +270,68 @@ def test_experts_of_their_own_are_read_too(name: str, tiny_model: TinyModel, tmp
     expected = dict(load_model(find_source(plain, None)).named_parameters())
     for parameter, values in load_model(find_source(source, None)).named_parameters():
         assert torch.equal(expected[parameter], values), parameter
+
+
+def fused(name: str, is_stacked: bool) -> Callable[[Tensors], None]:
+    """Experts' own tensors as transformers saves them, all in one, and Mistral's and ModelOpt's; or as ModelOpt splits
+    them, by matrices first. name: of a writer."""
+
+    def change(tensors: Tensors) -> None:
+        own: dict[tuple[str, str, str], dict[int, torch.Tensor]] = {}
+        for key in [key for key in tensors if ".experts." in key]:
+            before, _, rest = key.partition(".experts.")
+            expert, matrix, part = rest.split(".")
+            if is_stacked:
+                own.setdefault((before, matrix, part), {})[int(expert)] = tensors.pop(key)
+            else:
+                tensors[f"{before}.experts.{matrix}.{expert}.{part}"] = tensors.pop(key)
+        parts = {key: _stack([by_expert[number] for number in range(len(by_expert))]) for key, by_expert in own.items()}
+        for (before, matrix, part), stack in parts.items():
+            if matrix == "up_proj":
+                continue
+            ending = {"weight": "", "weight_scale_inv": "_scale_inv"}.get(part, f"_{part}")
+            both = stack
+            if matrix == "gate_proj" and stack.ndim > 1:
+                both = _cat(stack, parts[before, "up_proj", part])
+            elif matrix == "gate_proj" and part.startswith("weight_scale") and name == "fp8 with one scale":
+                both = torch.stack((stack, parts[before, "up_proj", part]), dim=1).unsqueeze(-1)
+            whole = "down_proj" if matrix == "down_proj" else "gate_up_proj"
+            tensors[f"{before}.experts.{whole}{ending}"] = both
+
+    return change
+
+
+def _stack(tensors: list[torch.Tensor]) -> torch.Tensor:
+    kind = tensors[0].dtype
+    return torch.stack([each.view(torch.uint8) if kind.itemsize == 1 else each for each in tensors]).view(kind)
+
+
+def _cat(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    if first.dtype.itemsize > 1:
+        return torch.cat((first, second), dim=1)
+    return torch.cat((first.view(torch.uint8), second.view(torch.uint8)), dim=1).view(first.dtype)
+
+
+@pytest.mark.parametrize("is_stacked", [True, False])
+@pytest.mark.parametrize("name", ["fp8 in small blocks", "fp8 with one scale", "modelopt nvfp4"])
+def test_experts_in_one_tensor_or_by_matrices_are_read_too(
+    name: str, is_stacked: bool, tiny_model: TinyModel, tmp_path: Path
+) -> None:
+    own, plain = (Path(shutil.copytree(tiny_model("qwen3_moe"), tmp_path / each)) for each in ("own", "plain"))
+    quantize(own, plain, WRITERS[name])
+    source = copy_folder(own, tmp_path / "source", fused(name, is_stacked))
+    expected = dict(load_model(find_source(plain, None)).named_parameters())
+    for parameter, values in load_model(find_source(source, None)).named_parameters():
+        assert torch.equal(expected[parameter], values), parameter
+
+
+def test_a_block_of_gates_and_of_what_is_behind_them_is_refused() -> None:
+    """With 48 rows of each, readers do not agree where the second block of 32 rows begins."""
+    tensors = {"weight": torch.ones(96, 64).to(torch.float8_e4m3fn), "weight_scale_inv": torch.ones(3, 2)}
+    parts = {name: HeldTensor.of(name, tensor) for name, tensor in tensors.items()}
+    assert packing(fp8([32, 32])).shape_of("mlp.up_proj", parts) == (96, 64)
+    with pytest.raises(ExportError, match=r"gate_up_proj' has tensors as 8 bits with scales of the shape \(3, 2\)"):
+        packing(fp8([32, 32])).shape_of("mlp.experts.gate_up_proj", parts)
 
 
 def test_the_text_model_beside_one_of_images_is_read_too(tiny_model: TinyModel, tmp_path: Path) -> None:
@@ -396,6 +477,14 @@ def test_random_changes_are_read_or_refused_in_one_sentence(name: str, source: P
         (modelopt("NVFP4_AWQ"), "NVIDIA ModelOpt as 'NVFP4_AWQ'"),
         (modelopt("MIXED_PRECISION"), "NVIDIA ModelOpt as 'MIXED_PRECISION'"),
         (modelopt("MIXED_PRECISION") | {"quantized_layers": {"a": {"quant_algo": "INT8"}}}, "ModelOpt as 'INT8'"),
+        (quark("int4", "per_group"), "AMD Quark as .*'dtype': 'int4'"),
+        (quark("fp4", "per_group", group_size=16, scale_format="e8m0"), "AMD Quark as .*'group_size': 16"),
+        (quark("fp8_e4m3", "per_tensor") | {"algo_config": [{"name": "rotation"}]}, "AMD Quark as .*rotation"),
+        (quark("fp8_e4m3", "per_tensor") | {"global_quant_config": None}, "AMD Quark as 'no weights'"),
+        (
+            quark("fp8_e4m3", "per_tensor") | {"layer_quant_config": {"*up_proj": {"weight": [1]}}},
+            r"AMD Quark as '\[1\]'",
+        ),
         (compressed("float-quantized", 8, "block"), r"'float-quantized' \('float' of 8 bits\)"),
         (compressed("float-quantized", 8, "group", group_size="8"), "'float-quantized'"),
         (compressed("float-quantized", 8, "tensor", symmetric=False), "'float-quantized'"),
