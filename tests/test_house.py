@@ -9,14 +9,14 @@ from tests.conftest import ROOT
 
 CEILINGS = {  # lines of a room, raised only in the commit that says why
     "runtime": ("*.py", 33_290),  # weights behind tokens; calls of GLM-4; adapters; hybrid layers; signed places
-    "export": ("*.py", 26_784),  # adapters; bitsandbytes, MLX; Nemotron-H; Falcon-H1; Phi-MoE
+    "export": ("*.py", 26_848),  # adapters; bitsandbytes, MLX; Nemotron-H; Falcon-H1; Phi-MoE
     "reader_edge": (
         "*.py",
         21_332,
     ),  # calls of GLM-4; names of two families; long phases in a pipe; what auto finds; idle adapters
     "wings": ("*.py", 3_650),
     "native": ("*", 9_432),  # rows of low rank; tiles of two panels
-    "tests": ("*.py", 81_645),  # weights behind tokens; adapters; bitsandbytes, MLX; Nemotron-H; Falcon-H1
+    "tests": ("*.py", 81_661),  # weights behind tokens; adapters; bitsandbytes, MLX; Nemotron-H; Falcon-H1
     "reader_edge/server": ("*.py", 8_436),  # images; kept responses; budgets; infill; models go; embeddings; first use
     "reader_edge/bench": ("*.py", 1_350),
     "benchmarks": ("*.py", 6_653),  # adapters; images; first tokens; long contexts; sessions of agents; split files

@@ -88,7 +88,7 @@ class Source(ABC):
 
     def _nothing_to_keep(self) -> ConfigError:
         return ConfigError(
-            f"precision 'keep' is for GGUF files and for experts in MXFP4, and '{self.short_name}' is neither: use "
+            f"precision 'keep' is for GGUF files and for weights in MXFP4, and '{self.short_name}' is neither: use "
             "'int8', 'int4' or another."
         )
 

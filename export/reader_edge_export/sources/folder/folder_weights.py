@@ -22,7 +22,7 @@ from reader_edge_export.sources.folder.parameter_names import (
 )
 from reader_edge_export.sources.folder.stored_tensors import StoredTensor, stored_tensors
 from reader_edge_export.sources.quantized.formats import Quantization
-from reader_edge_export.sources.quantized.packed_tensors import is_empty_bias, packed_as, packed_tensors
+from reader_edge_export.sources.quantized.packed_tensors import PackedTensor, is_empty_bias, packed_as, packed_tensors
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.sources.text_part import text_tensors
 from reader_edge_export.sources.weights import Weights
@@ -56,12 +56,23 @@ class FolderWeights(Weights):
         return self._tensors[name].dtype if block_type is None else block_type.name
 
     def block_type(self, name: str) -> BlockType | None:
-        return MXFP4 if isinstance(self._experts.get(name), Mxfp4Tensors) else None
+        tensor = self._tensors.get(name)
+        is_kept = isinstance(self._experts.get(name), Mxfp4Tensors) or (
+            isinstance(tensor, PackedTensor) and tensor.is_in_mxfp4
+        )
+        return MXFP4 if is_kept else None
+
+    def blocks(self, name: str) -> Blocks:
+        stored = self._tensors[name]
+        assert isinstance(stored, PackedTensor)
+        return self._finite(name, stored.blocks())
 
     def expert_blocks(self, name: str, expert: int) -> Blocks:
         stored = self._experts[name]
         assert isinstance(stored, Mxfp4Tensors)
-        blocks = stored.blocks_of(expert)
+        return self._finite(name, stored.blocks_of(expert))
+
+    def _finite(self, name: str, blocks: Blocks) -> Blocks:
         if not blocks.is_finite:
             raise _not_finite(self._folder, name)
         return blocks

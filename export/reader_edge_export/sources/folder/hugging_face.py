@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reader_edge_export.sources.architectures import RECURRENT, check_architecture, max_context_of
+from reader_edge_export.sources.architectures import RECURRENT, check_architecture, is_mixture, max_context_of
 from reader_edge_export.sources.config.hf_config import hf_config
 from reader_edge_export.sources.folder.folder_files import check_entries, check_names, read_json, weight_files
 from reader_edge_export.sources.folder.stored_tensors import stored_tensors
@@ -82,10 +82,11 @@ class HuggingFaceSource(Source):
 
     @property
     def is_kept(self) -> bool:
-        return self._has_kept_experts
+        is_dense = self.quantization is not None and self.quantization.is_in_mxfp4 and not is_mixture(self.config)
+        return is_dense or self._has_kept_experts
 
     def check_keepable(self) -> None:
-        if not self._has_kept_experts:
+        if not self.is_kept:
             raise self._nothing_to_keep()
 
     @property

@@ -31,6 +31,7 @@ _E2M1 = torch.tensor([0.0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3
 _OF_EXPERTS = re.compile(r"(.*\.experts\.(?:gate_up_proj|up_proj|down_proj))(?:_([a-z0-9_]+))?")
 _TWO = ".experts.gate_up_proj"
 _PARTS_OF_EXPERTS = {None: "weight", "scale_inv": "weight_scale_inv", "scale": "weight_scale"}
+_WEIGHTS = ("weight", "weight_packed")
 _SCALES, _OF_ALL = ("weight_scale", "weight_scale_inv"), ("weight_scale_2", "weight_global_scale")
 
 
@@ -55,7 +56,7 @@ class FloatMatrices(Packing):
         return module if _OF_EXPERTS.fullmatch(module) else super().parameter_of(module)
 
     def shape_of(self, module: str, parts: Parts) -> tuple[int, int]:
-        weight, scale = _only(module, parts, ("weight", "weight_packed")), _only(module, parts, _SCALES)
+        weight, scale = _only(module, parts, _WEIGHTS), _only(module, parts, _SCALES)
         num_rows, num_columns = part(module, parts, weight, ("U8", _E4M3))
         bits = 4 if parts[weight].dtype == "U8" else 8
         shape = num_rows, num_columns * 8 // bits
@@ -69,11 +70,17 @@ class FloatMatrices(Packing):
             raise wrong_part(module, extra[0], "a second scale")
         return shape
 
+    def is_in_mxfp4(self, module: str, parts: Parts) -> bool:
+        weight, scale = (next(parts[name] for name in names if name in parts) for names in (_WEIGHTS, _SCALES))
+        return weight.dtype == "U8" and scale.dtype in _EXPONENTS and weight.shape[-1] == 16 * scale.shape[-1]
+
+    def mxfp4_of(self, values: Values) -> tuple[torch.Tensor, torch.Tensor]:
+        given, scales = _given(values)
+        return given, scales.view(torch.uint8)
+
     def codes_of(self, module: str, shape: tuple[int, int], values: Values) -> Codes:
         num_rows, num_columns = shape
-        given, scales = (
-            next(values[name] for name in names if name in values) for names in (("weight", "weight_packed"), _SCALES)
-        )
+        given, scales = _given(values)
         bits = 4 if given.dtype == torch.uint8 else 8
         rows, columns = self._block(module, shape, bits, tuple(scales.shape))
         widened = (scales.view(torch.float8_e8m0fnu) if scales.dtype == torch.uint8 else scales).float()
@@ -93,6 +100,12 @@ class FloatMatrices(Packing):
                 if scheme.bits == bits and [n for n in scale if n > 1] == [n for n in expected if n > 1]:
                     return rows, columns
         raise wrong_part(module, "tensors", f"{bits} bits with scales of the shape {scale}")
+
+
+def _given(values: Values) -> tuple[torch.Tensor, torch.Tensor]:
+    """Numbers and scales, whatever their names."""
+    weight, scale = (next(values[name] for name in names if name in values) for names in (_WEIGHTS, _SCALES))
+    return weight, scale
 
 
 def _possible_blocks(module: str, scheme: FloatScheme, shape: tuple[int, int]) -> Iterator[tuple[int, int]]:

@@ -35,6 +35,10 @@ class FloatScheme:
     block: tuple[int, int]
 
     @property
+    def is_mxfp4(self) -> bool:
+        return self.name == _MXFP4
+
+    @property
     def bits(self) -> int:
         return 4 if self.name.endswith("4") else 8
 

@@ -75,6 +75,13 @@ class Quantization:
     floats: tuple[FloatScheme, ...] = ()
 
     @property
+    def is_in_mxfp4(self) -> bool:
+        """Whether all matrices that were quantised can stay as they are, in the blocks of GGUF's MXFP4."""
+        if self.method == MLX:
+            return {scheme.mode for scheme in mlx_schemes(self.settings).values() if scheme} == {MXFP4}
+        return bool(self.floats) and all(scheme.is_mxfp4 for scheme in self.floats)
+
+    @property
     def weight_types(self) -> tuple[str, ...]:
         """What the weights are called in reports, coarsest first."""
         schemes = sorted(self.floats, key=lambda scheme: scheme.bits)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from reader_edge_export.sources.quantized.float_matrices import unpacked_e2m1
-from reader_edge_export.sources.quantized.mlx_schemes import AFFINE, NVFP4, MlxScheme, mlx_schemes
+from reader_edge_export.sources.quantized.mlx_schemes import AFFINE, MXFP4, NVFP4, MlxScheme, mlx_schemes
 from reader_edge_export.sources.quantized.packing import (
     CHUNK_VALUES,
     FLOATS,
@@ -68,6 +68,12 @@ class Mlx(Packing):
         elif part(module, parts, "biases", (parts["scales"].dtype,)) != size:
             raise wrong_part(module, "biases", f"the shape {parts['biases'].shape}")
         return num_rows, num_columns
+
+    def is_in_mxfp4(self, module: str, parts: Parts) -> bool:
+        return self._scheme(module).mode == MXFP4
+
+    def mxfp4_of(self, values: Values) -> tuple[torch.Tensor, torch.Tensor]:
+        return values["weight"].contiguous().view(torch.uint8), values["scales"]
 
     def codes_of(self, module: str, shape: tuple[int, int], values: Values) -> Content:
         scheme, words, scales = self._scheme(module), values["weight"], values["scales"]

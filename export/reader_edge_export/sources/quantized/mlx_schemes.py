@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-AFFINE, NVFP4 = "affine", "nvfp4"
-_SUPPOSED = {AFFINE: (64, 4), "mxfp4": (32, 4), "mxfp8": (32, 8), NVFP4: (16, 4)}  # group size and bits, by mode
+AFFINE, MXFP4, NVFP4 = "affine", "mxfp4", "nvfp4"
+_SUPPOSED = {AFFINE: (64, 4), MXFP4: (32, 4), "mxfp8": (32, 8), NVFP4: (16, 4)}  # group size and bits, by mode
 _BITS = (1, 2, 3, 4, 5, 6, 8)
 _GROUP_SIZES = (32, 64, 128)
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from reader_edge_export.blocks.block_type import BLOCK_TYPES
+from reader_edge_export.blocks.blocks import Blocks
 from reader_edge_export.sources.folder.stored_tensors import StoredTensor
 from reader_edge_export.sources.quantized.awq_gptq import Gptq, awq_packing
 from reader_edge_export.sources.quantized.bitsandbytes import BitsandbytesEightBits, BitsandbytesFourBits
@@ -52,6 +54,18 @@ class PackedTensor(StoredTensor):
         }
         self._widen(values, matrix)
         return matrix
+
+    @property
+    def is_in_mxfp4(self) -> bool:
+        """Whether it can stay as it is, in the blocks of GGUF's MXFP4."""
+        is_one = len(self.shape) == 2 and not self.is_transposed
+        return is_one and self.packing.is_in_mxfp4(self.module, self.parts)
+
+    def blocks(self) -> Blocks:
+        """As it is stored. Only where `is_in_mxfp4`."""
+        pairs, exponents = self.packing.mxfp4_of({part: tensor.read() for part, tensor in self.parts.items()})
+        qs = pairs.reshape(*exponents.shape, 16).numpy()
+        return Blocks(BLOCK_TYPES["MXFP4"], {"qs": qs, "scale_exponents": exponents.numpy()})
 
     def equals(self, other: StoredTensor) -> bool:
         """No tensor is a copy of one that was rounded."""

@@ -69,6 +69,14 @@ class Packing(ABC):
         """The name of a module's matrix."""
         return f"{module}.weight"
 
+    def is_in_mxfp4(self, module: str, parts: Parts) -> bool:
+        """Whether a module's matrix can stay as it is, in the blocks of GGUF's MXFP4."""
+        return False
+
+    def mxfp4_of(self, values: Values) -> tuple[torch.Tensor, torch.Tensor]:
+        """Such a matrix: its bytes (J, K/2), two codes each with the first in the low half, and exponents (J, K/32)."""
+        raise AssertionError("not in MXFP4")
+
     @abstractmethod
     def shape_of(self, module: str, parts: Parts) -> tuple[int, int]:
         """(J, K) of a module's matrix, outputs first, by the shapes of its parts. Raises ExportError."""

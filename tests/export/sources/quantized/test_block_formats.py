@@ -26,6 +26,7 @@ from reader_edge_runtime.errors import ConfigError, ExportError, ReaderEdgeError
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.export.conftest import TinyModel
 from tests.export.source_models import load_model
+from tests.export.sources.quantized.test_float_formats import WRITERS as FLOAT_WRITERS
 from tests.export.sources.quantized.test_float_formats import Writer, changed, quantize
 from tests.export.sources.quantized.test_quantized_formats import Tensors, widened
 from tests.export.sources.source_folders import WRITERS as INTEGER_WRITERS
@@ -235,6 +236,26 @@ def test_a_folder_exports_like_the_widened_one_with_its_quality(source: Path, pl
     assert quantised.checks["source_weight_bits"] == 4
     with pytest.raises(ConfigError, match=r"'keep' is for GGUF files .*: use 'int8', 'int4' or another"):
         export_model(source, tmp_path / "kept", ExportOptions("keep"))
+
+
+def _mxfp4(size: Sequence[int], rng: np.random.Generator) -> tuple[Tensors, Array]:
+    parts, values = FLOAT_WRITERS["quark mxfp4"].write(size, rng)
+    return {"weight": parts["weight"].view(torch.uint32), "scales": parts["weight_scale"]}, values
+
+
+_MXFP4 = {name: FLOAT_WRITERS[name] for name in ("compressed-tensors mxfp4", "quark mxfp4")}
+_MXFP4["mlx mxfp4"] = Writer({"group_size": 32, "bits": 4, "mode": "mxfp4"}, _mxfp4, "MLX 4 bit", beside=())
+
+
+@pytest.mark.parametrize("name", _MXFP4)
+def test_matrices_in_mxfp4_stay_as_they_are(name: str, source: Path, plain: Path, tmp_path: Path) -> None:
+    quantize(source, plain, _MXFP4[name])
+    report = export_model(source, tmp_path / "out", ExportOptions(check="quick"))
+    assert (report.precision, report.kept_types, report.other_types) == ("keep", {"MXFP4": 14}, {"F32": 1})
+    weights = find_source(source, None).open_model().weights
+    for layer in load_file(plain / "model.safetensors"):
+        if weights.block_type(layer) is not None:
+            np.testing.assert_array_equal(weights.blocks(layer).dequantized(slice(None)), weights.read(layer))
 
 
 _UP = "model.layers.1.mlp.up_proj."
