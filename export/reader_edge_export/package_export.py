@@ -103,7 +103,7 @@ class PackageExport:
         self.chats = ChatCheck()
         self.ends: tuple[str, ...] = ()
         self.num_merged = 0
-        self._adapted = AdaptedProducts() if options.takes_adapters else None
+        self._adapted = AdaptedProducts(options.precision) if options.takes_adapters else None
 
     def run(self) -> Manifest:
         opened = self._open()

@@ -1,7 +1,7 @@
-"""The operator LowRankRows: what adapters add to the outputs of products, for rows of sequences that have one.
+"""The operators LowRankRows and LowRankRows16: what adapters add to products' outputs, for sequences that have one.
 
-Only native kernels have it. Standard products will not do: a row of ONNX Runtime's MatMul by 16 columns has other bits
-beside other rows.
+Only native kernels have them. Standard products will not do: a row of ONNX Runtime's MatMul by 16 columns has other
+bits beside other rows.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,9 @@ class AdaptedProducts:
     products: as of `Manifest.adapted_products`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, precision: str) -> None:
+        """precision: of the package. Factors are in fp32 beside weights in fp32, else in fp16."""
+        self._is_half = precision != "fp32"
         self.products: list[LowRankProduct] = []
         self._nodes: list[ir.Node] = []
 
@@ -38,7 +40,9 @@ class AdaptedProducts:
         if rows.shape is not None:
             outputs.shape = ir.Shape([*rows.shape[:-1], sum(sizes)])
         inputs = [rows, outputs, *self._inputs(editor), editor.int64s(*sizes)]
-        adapted = editor.op("LowRankRows", inputs, {"start": 0, "size": 0}, domain=OPERATOR_DOMAIN)
+        adapted = editor.op(
+            "LowRankRows16" if self._is_half else "LowRankRows", inputs, {"start": 0, "size": 0}, domain=OPERATOR_DOMAIN
+        )
         adapted.shape = outputs.shape
         producer = adapted.producer()
         assert producer is not None
@@ -57,7 +61,7 @@ class AdaptedProducts:
         if not self._nodes:
             for name, sizes, dtype in (
                 ("adapter_ids", ("B",), ir.DataType.INT64),
-                ("adapter_table", ("A", "T"), ir.DataType.FLOAT),
+                ("adapter_table", ("A", "T"), ir.DataType.FLOAT16 if self._is_half else ir.DataType.FLOAT),
             ):
                 editor.graph.inputs.append(ir.Value(name=name, shape=ir.Shape(sizes), type=ir.TensorType(dtype)))
         return [editor.input("adapter_ids"), editor.input("adapter_table")]

@@ -26,14 +26,16 @@ struct Rows {
 };
 
 // [first, first + count) of all rows, with the factors of their product.
+template <class Factor>
 struct Group {
-  const float* factors;
+  const Factor* factors;
   std::size_t first, count;
 };
 
+template <class Factor>
 struct Place {
-  const float* down;
-  const float* up;
+  const Factor* down;
+  const Factor* up;
 };
 
 template <class Work>
@@ -44,7 +46,8 @@ void run(KernelCall& call, std::size_t count, std::size_t products, const Work& 
 
 }  // namespace
 
-LowRankRows::LowRankRows(const KernelAttributes& attributes) {
+template <class Factor>
+LowRankRows<Factor>::LowRankRows(const KernelAttributes& attributes) {
   const auto size_of = [&](const char* name) {
     const std::int64_t size = attributes.integer(name);
     if (size < 0 || size > kMaxSize) throw std::invalid_argument("LowRankRows: its place in the table is out of range");
@@ -61,8 +64,10 @@ LowRankRows::LowRankRows(const KernelAttributes& attributes) {
   }
 }
 
-void LowRankRows::compute(KernelCall& call) const {
-  const auto rows = call.input<float>(0), product = call.input<float>(1), table = call.input<float>(3);
+template <class Factor>
+void LowRankRows<Factor>::compute(KernelCall& call) const {
+  const auto rows = call.input<float>(0), product = call.input<float>(1);
+  const auto table = call.input<Factor>(3);
   const auto ids = call.input<std::int64_t>(2);
   float* const outputs = call.output<float>(0, product.sizes).data;
   const std::size_t rank = rows.sizes.size(), num_trees = ids.count(0, ids.sizes.size());
@@ -85,7 +90,7 @@ void LowRankRows::compute(KernelCall& call) const {
 
   // Rows by their adapters, so that those of several sequences share reads of one.
   Rows by_adapter;
-  std::vector<Group> groups;
+  std::vector<Group<Factor>> groups;
   std::vector<std::int64_t> order(ids.data, ids.data + num_trees);
   std::sort(order.begin(), order.end());
   order.erase(std::unique(order.begin(), order.end()), order.end());
@@ -104,20 +109,24 @@ void LowRankRows::compute(KernelCall& call) const {
       by_adapter.outputs.push_back(outputs + row * num_outputs);
       by_adapter.repeats.push_back(0);
     }
-    const float* const factors = table.data + (static_cast<std::size_t>(id) * size_ + start_) * num_ranks;
+    const Factor* const factors = table.data + (static_cast<std::size_t>(id) * size_ + start_) * num_ranks;
     for (; first < by_adapter.inputs.size(); first += kGroupRows) {
       groups.push_back({factors, first, std::min(kGroupRows, by_adapter.inputs.size() - first)});
     }
   }
   const std::size_t down_size = rounded_up(num_inputs, kDownStep) * num_ranks;
-  const auto place_of = [&](const Group& group, std::size_t part) {
-    const float* down = group.factors;
+  const auto place_of = [&](const Group<Factor>& group, std::size_t part) {
+    const Factor* down = group.factors;
     for (std::size_t before = 0; before < part; ++before) {
       down += down_size + rounded_up(parts_[before], kUpPanel) * num_ranks;
     }
-    return Place{down, down + down_size};
+    return Place<Factor>{down, down + down_size};
   };
-  const LowRankKernels& kernel = kernels().low_rank;
+  const LowRankKernels& all = kernels().low_rank;
+  const FactorKernels<Factor>& kernel = [&]() -> const auto& {
+    if constexpr (kIsHalf) return all.halves;
+    else return all.floats;
+  }();
   const std::size_t num_distinct = by_adapter.inputs.size();
   thread_local Scratch kept_values;
   float* const values = kept_values.take<float>(static_cast<std::int64_t>(num_distinct * num_parts * num_ranks));
@@ -126,17 +135,17 @@ void LowRankRows::compute(KernelCall& call) const {
   const std::size_t rank_runs = (num_ranks + kTaskRanks - 1) / kTaskRanks;
   run(call, groups.size() * num_parts * rank_runs, num_distinct * num_parts * num_ranks * num_inputs,
       [&](std::size_t index) {
-        const Group& group = groups[index / rank_runs / num_parts];
+        const Group<Factor>& group = groups[index / rank_runs / num_parts];
         const std::size_t part = index / rank_runs % num_parts, begin = index % rank_runs * kTaskRanks;
         const std::size_t stop = std::min(begin + kTaskRanks, num_ranks);
-        const float* const down = place_of(group, part).down;
+        const Factor* const down = place_of(group, part).down;
         alignas(64) float sums[kGroupRows * kTaskRanks * kDownStep] = {};
         for (std::size_t k = 0; k < num_inputs; k += kDownRun) {
           const std::size_t width = std::min(kDownRun, num_inputs - k), padded = rounded_up(width, kDownStep);
-          for (std::size_t row = 0; row < group.count; row += kernel.tile_rows) {
+          for (std::size_t row = 0; row < group.count; row += all.tile_rows) {
             for (std::size_t r = begin; r < stop; ++r) {
               kernel.add_run(by_adapter.inputs.data() + group.first + row, k,
-                             std::min(kernel.tile_rows, group.count - row), down + k * num_ranks + r * padded, width,
+                             std::min(all.tile_rows, group.count - row), down + k * num_ranks + r * padded, width,
                              sums + (row * kTaskRanks + r - begin) * kDownStep, kTaskRanks * kDownStep);
             }
           }
@@ -144,7 +153,7 @@ void LowRankRows::compute(KernelCall& call) const {
         for (std::size_t row = 0; row < group.count; ++row) {
           for (std::size_t r = begin; r < stop; ++r) {
             values[((group.first + row) * num_parts + part) * num_ranks + r] =
-                kernel.joined(sums + (row * kTaskRanks + r - begin) * kDownStep);
+                all.joined(sums + (row * kTaskRanks + r - begin) * kDownStep);
           }
         }
       });
@@ -153,22 +162,22 @@ void LowRankRows::compute(KernelCall& call) const {
   std::size_t num_panels = 0;
   for (const std::size_t part : parts_) num_panels += rounded_up(part, kUpPanel) / kUpPanel;
   const std::size_t panel_size = kUpPanel * num_ranks;
-  const std::size_t run_panels = std::max<std::size_t>(kTaskBytes / sizeof(float) / std::max<std::size_t>(panel_size, 1), 1);
+  const std::size_t run_panels = std::max<std::size_t>(kTaskBytes / sizeof(Factor) / std::max<std::size_t>(panel_size, 1), 1);
   const std::size_t panel_runs = (num_panels + run_panels - 1) / run_panels;
   run(call, groups.size() * panel_runs, num_distinct * num_ranks * num_outputs, [&](std::size_t index) {
-    const Group& group = groups[index / panel_runs];
+    const Group<Factor>& group = groups[index / panel_runs];
     const std::size_t begin = index % panel_runs * run_panels, stop = std::min(begin + run_panels, num_panels);
     std::size_t first_panel = 0, first_output = 0;
     for (std::size_t part = 0; part < num_parts; ++part) {
       const std::size_t count = rounded_up(parts_[part], kUpPanel) / kUpPanel;
-      const float* const up = place_of(group, part).up;
+      const Factor* const up = place_of(group, part).up;
       for (std::size_t panel = std::max(begin, first_panel); panel < std::min(stop, first_panel + count); ++panel) {
         const std::size_t offset = (panel - first_panel) * kUpPanel;
         const std::size_t width = std::min(kUpPanel, parts_[part] - offset);
-        for (std::size_t row = 0; row < group.count; row += kernel.tile_rows) {
+        for (std::size_t row = 0; row < group.count; row += all.tile_rows) {
           const std::size_t place = group.first + row;
           kernel.add_panel(values + (place * num_parts + part) * num_ranks, num_parts * num_ranks,
-                           std::min(kernel.tile_rows, group.count - row), up + (panel - first_panel) * panel_size,
+                           std::min(all.tile_rows, group.count - row), up + (panel - first_panel) * panel_size,
                            num_ranks, by_adapter.outputs.data() + place, first_output + offset, width);
         }
         for (std::size_t place = group.first; place < group.first + group.count; ++place) {
@@ -183,5 +192,8 @@ void LowRankRows::compute(KernelCall& call) const {
     }
   });
 }
+
+template class LowRankRows<float>;
+template class LowRankRows<std::uint16_t>;
 
 }  // namespace reader_edge

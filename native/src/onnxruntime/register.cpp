@@ -64,7 +64,8 @@ EXPORTED ort::Status* RegisterCustomOps(ort::SessionOptions* options, const ort:
   static const KernelOp<Int8CacheAttention<true>> int8_cache_attention_sinks;
   static const KernelOp<RotaryHeads> rotary_heads;
   static const KernelOp<SwiGlu> swiglu;
-  static const KernelOp<LowRankRows> low_rank_rows;
+  static const KernelOp<LowRankRows<float>> low_rank_rows;
+  static const KernelOp<LowRankRows<std::uint16_t>> low_rank_rows_16;
   static const KernelOp<TreeConv> tree_conv;
   static const KernelOp<Recurrence<true>> tree_delta;
   static const KernelOp<Recurrence<false>> tree_scan;
@@ -79,7 +80,8 @@ EXPORTED ort::Status* RegisterCustomOps(ort::SessionOptions* options, const ort:
       &exact_attention_16,   &integer_attention_16,      &tree_conv,           &tree_delta,
       &tree_scan,            &spread_row_experts,        &spread_block_experts, &spread_row_experts_16,
       &exact_attention_sinks, &exact_attention_16_sinks, &integer_attention_sinks, &integer_attention_16_sinks,
-      &int8_cache_attention_sinks, &low_rank_rows};
+      &int8_cache_attention_sinks, &low_rank_rows,
+      &low_rank_rows_16};
   static ort::CustomOpDomain* domain = nullptr;  // lives as long as the library: sessions come and go
   const ort::Api* api = base->GetApi(ort::kApiVersion);
   if (choice().set == nullptr) {

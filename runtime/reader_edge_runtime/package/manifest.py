@@ -252,6 +252,11 @@ class Manifest:
         """Of a text, whatever its length: the states of all recurrent layers."""
         return 4 * sum(math.prod(sizes) for layer in self.layers for sizes in layer.states.values())
 
+    @property
+    def adapter_dtype(self) -> str:
+        """The numpy name of the type that a table has factors of adapters in."""
+        return "float32" if self.precision == "fp32" else "float16"
+
     def past_names(self) -> list[str]:
         """Names of the graph's KV inputs, key and value in turn of each layer with a cache of its own."""
         return [f"past_{kind}.{number}" for number, layer in self.cached_layers.items() for kind in layer.kept]

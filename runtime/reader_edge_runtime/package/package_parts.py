@@ -47,7 +47,7 @@ Its other graph, of texts, follows the contract of `manifest`, but for this (K r
 A model whose package takes adapters of low rank (A of them, S numbers of each) has two inputs more:
 
     adapter_ids    int64 (B,)      of each sequence, -1 for none
-    adapter_table  float32 (A, S)  what `adapters.adapter_table` makes of their factors
+    adapter_table  float16 (A, S)  what `adapters.adapter_table` makes of their factors; float32 in precision fp32
 
 A stage is some layers of a model that several boxes run, as a package of its own. Its graph follows the contract of
 `manifest`, but for this (E: size of the residual stream, which alone crosses a cut):

@@ -76,6 +76,19 @@ def test_what_does_not_fit_changes_nothing() -> None:
         AdapterTable(()).add({"q": factors_of("q", 2)})
 
 
+def test_halves_have_the_same_product_however_far_apart_factors_are() -> None:
+    up, down = factors_of("q", 3)
+    table = AdapterTable(PRODUCTS, "float16")
+    table.add({"q": Factors(up * np.float32([1e-7, 1, 1e6]), down * np.float32([[1e5], [1], [1e-7]]))})
+    assert table.values.dtype == np.float16
+    row = table.values[0].astype(np.float32)
+    found_down, found_up = row[: 3 * 64].reshape(3, 64)[:, :40], row[3 * 64 : 3 * 128].reshape(3, 64)[:, :24].T
+    wide = np.einsum("jr,rk,r->rjk", up, down, [1e-2, 1, 1e-1])
+    np.testing.assert_allclose(np.einsum("jr,rk->rjk", found_up, found_down), wide, rtol=2e-3, atol=1e-5)
+    with pytest.raises(ConfigError, match=r"^The factors of q are too large for fp16: load another adapter\.$"):
+        table.add({"q": Factors(up * np.float32(1e6), down * np.float32(1e6))})
+
+
 def test_memory_that_is_short_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise MemoryError

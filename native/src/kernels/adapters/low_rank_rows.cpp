@@ -9,8 +9,11 @@ namespace {
 constexpr int kTile = kKeyTile / 2;
 static_assert(kDownStep == 2 * kLanes && kUpPanel == 4 * kLanes);
 
-template <int kRows>
-void add_run_of(const float* const* rows, std::size_t offset, const float* down, std::size_t width, float* sums,
+inline Floats factors_at(const float* p) { return load(p); }
+inline Floats factors_at(const std::uint16_t* p) { return load_halves(p); }
+
+template <int kRows, class Factor>
+void add_run_of(const float* const* rows, std::size_t offset, const Factor* down, std::size_t width, float* sums,
                 std::size_t stride) {
   Floats low[kRows], high[kRows];
 #pragma GCC unroll 4
@@ -20,7 +23,7 @@ void add_run_of(const float* const* rows, std::size_t offset, const float* down,
   }
   std::size_t k = 0;
   for (; k + kDownStep <= width; k += kDownStep) {
-    const Floats first = load(down + k), second = load(down + k + kLanes);
+    const Floats first = factors_at(down + k), second = factors_at(down + k + kLanes);
 #pragma GCC unroll 4
     for (int m = 0; m < kRows; ++m) {
       low[m] = fma(load(rows[m] + offset + k), first, low[m]);
@@ -30,8 +33,8 @@ void add_run_of(const float* const* rows, std::size_t offset, const float* down,
   if (k < width) {  // inputs that are not there meet noughts
     const Lanes first = first_lanes(width - k), second = first_lanes(width - k > kLanes ? width - k - kLanes : 0);
     for (int m = 0; m < kRows; ++m) {
-      low[m] = fma(load(rows[m] + offset + k, first), load(down + k), low[m]);
-      high[m] = fma(load(rows[m] + offset + k + kLanes, second), load(down + k + kLanes), high[m]);
+      low[m] = fma(load(rows[m] + offset + k, first), factors_at(down + k), low[m]);
+      high[m] = fma(load(rows[m] + offset + k + kLanes, second), factors_at(down + k + kLanes), high[m]);
     }
   }
 #pragma GCC unroll 4
@@ -41,7 +44,8 @@ void add_run_of(const float* const* rows, std::size_t offset, const float* down,
   }
 }
 
-void add_run(const float* const* rows, std::size_t offset, std::size_t count, const float* down, std::size_t width,
+template <class Factor>
+void add_run(const float* const* rows, std::size_t offset, std::size_t count, const Factor* down, std::size_t width,
              float* sums, std::size_t stride) {
   if constexpr (kTile == 4) {
     if (count == 4) return add_run_of<4>(rows, offset, down, width, sums, stride);
@@ -62,8 +66,8 @@ float joined(const float* sums) {
   return lanes[0];
 }
 
-template <int kRows>
-void add_panel_of(const float* values, std::size_t stride, const float* up, std::size_t num_ranks,
+template <int kRows, class Factor>
+void add_panel_of(const float* values, std::size_t stride, const Factor* up, std::size_t num_ranks,
                   float* const* outputs, std::size_t offset, std::size_t width) {
   constexpr int kVectors = kKeyTile / kRows < 4 ? kKeyTile / kRows < 2 ? 1 : 2 : 4;  // whose sums are in registers
   for (std::size_t j = 0; j < width; j += kVectors * kLanes) {
@@ -76,7 +80,7 @@ void add_panel_of(const float* values, std::size_t stride, const float* up, std:
     for (std::size_t rank = 0; rank < num_ranks; ++rank) {
       Floats factors[kVectors];
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) factors[v] = load(up + rank * kUpPanel + j + v * kLanes);
+      for (int v = 0; v < kVectors; ++v) factors[v] = factors_at(up + rank * kUpPanel + j + v * kLanes);
 #pragma GCC unroll 4
       for (int m = 0; m < kRows; ++m) {
         const Floats value = all(values[m * stride + rank]);
@@ -97,7 +101,8 @@ void add_panel_of(const float* values, std::size_t stride, const float* up, std:
   }
 }
 
-void add_panel(const float* values, std::size_t stride, std::size_t count, const float* up, std::size_t num_ranks,
+template <class Factor>
+void add_panel(const float* values, std::size_t stride, std::size_t count, const Factor* up, std::size_t num_ranks,
                float* const* outputs, std::size_t offset, std::size_t width) {
   if constexpr (kTile == 4) {
     if (count == 4) return add_panel_of<4>(values, stride, up, num_ranks, outputs, offset, width);
@@ -109,6 +114,7 @@ void add_panel(const float* values, std::size_t stride, std::size_t count, const
 
 }  // namespace
 
-extern const LowRankKernels low_rank_kernels{kTile, add_run, joined, add_panel};
+extern const LowRankKernels low_rank_kernels{
+    kTile, joined, {add_run<float>, add_panel<float>}, {add_run<std::uint16_t>, add_panel<std::uint16_t>}};
 
 }  // namespace reader_edge::READER_EDGE_LANES

@@ -34,7 +34,7 @@ def input_tensors(manifest: Manifest, num_trees: int, num_nodes: int, num_visibl
         tensors["parents"] = "int64", (num_trees, num_nodes)
         tensors["num_kept"] = tensors["num_pending"] = "int64", (num_trees,)
     if manifest.adapted_products:
-        tensors |= {"adapter_ids": ("int64", (num_trees,)), "adapter_table": ("float32", (0, 0))}
+        tensors |= {"adapter_ids": ("int64", (num_trees,)), "adapter_table": (manifest.adapter_dtype, (0, 0))}
     return tensors if manifest.sliding_window is None else tensors | {"tree_mask_sliding": mask}
 
 
@@ -81,6 +81,8 @@ def _check_tensors(session: ort.InferenceSession, manifest: Manifest) -> None:
     if manifest.stage is not None:  # whose graph still makes states, which are required of a whole model alone
         outputs = {name: shape for name, shape in outputs.items() if not name.startswith("layer_state.")}
     _check_names("outputs", set(outputs), {*promised, *manifest.present_names(), *made})
+    if manifest.adapted_products:
+        _check_type("adapter_table", types["adapter_table"], manifest.adapter_dtype)
     for number, layer in manifest.cached_layers.items():
         for name in (f"past_{kind}.{number}" for kind in layer.kept):
             row_size = kv_row_size(manifest.kv_dtype, layer.head_dim)

@@ -28,6 +28,7 @@ OPERATORS: dict[str, tuple[list[int], list[int], dict[str, Any]]] = {
     "SwiGLU": ([FLOAT], [FLOAT], {}),
     "RotaryHeads": ([FLOAT] * 3, [FLOAT] * 3, {"q_num_heads": 2, "kv_num_heads": 1}),
     "LowRankRows": ([FLOAT, FLOAT, INT64, FLOAT, INT64], [FLOAT], {"start": 0, "size": 128}),
+    "LowRankRows16": ([FLOAT, FLOAT, INT64, HALF, INT64], [FLOAT], {"start": 0, "size": 128}),
     "SpreadRows": ([FLOAT] * 3, [FLOAT], {}),
     "CacheRows": ([FLOAT] * 4, [INT8] * 2, {}),
     "SpreadRowLinear": ([FLOAT, FLOAT, FLOAT, INT8, FLOAT], [FLOAT], {}),

@@ -22,12 +22,12 @@ SIZES = [(64, (48,)), (40, (24, 100, 7)), (2100, (33,)), (576, (192, 1536))]
 class Case:
     """The second of two products, and a table of three adapters of ranks 1, 5 and 16."""
 
-    def __init__(self, num_inputs: int, outputs: tuple[int, ...]) -> None:
+    def __init__(self, dtype: str, num_inputs: int, outputs: tuple[int, ...]) -> None:
         self.rng = np.random.default_rng(num_inputs)
         self.num_inputs, self.outputs = num_inputs, outputs
         before = LowRankProduct(70, (LowRankPart("before", 70),))
         product = LowRankProduct(num_inputs, tuple(LowRankPart(str(i), size) for i, size in enumerate(outputs)))
-        table = AdapterTable((before, product))
+        table = AdapterTable((before, product), dtype)
         self.adapters = [[self._factors(size, rank) for size in outputs] for rank in (1, 5, 16)]
         for adapter in self.adapters:
             table.add({str(i): factors for i, factors in enumerate(adapter)})
@@ -35,7 +35,8 @@ class Case:
         attributes = {"start": before.rank_size, "size": before.rank_size + product.rank_size}
         inputs = [self._input(1, 1, num_inputs), self._input(1, 1, sum(outputs)), Input(np.array([-1]), False)]
         inputs += [Input(self.table, False), Input(np.array(outputs), True)]
-        self._session: ort.InferenceSession = node_session("LowRankRows", inputs, [TensorProto.FLOAT], attributes)
+        operator = "LowRankRows" if dtype == "float32" else "LowRankRows16"
+        self._session: ort.InferenceSession = node_session(operator, inputs, [TensorProto.FLOAT], attributes)
 
     def run(self, rows: Float32Array, products: Float32Array, ids: list[int]) -> Float32Array:
         feed: dict[str, npt.NDArray[Any]] = {"input_0": rows, "input_1": products, "input_2": np.array(ids, np.int64)}
@@ -45,20 +46,20 @@ class Case:
     def draw(self, *sizes: int) -> tuple[Float32Array, Float32Array]:
         """Rows and products of them."""
         rng, num_outputs = self.rng, sum(self.outputs)
-        return rng.standard_normal((*sizes, self.num_inputs), np.float32), rng.standard_normal(
-            (*sizes, num_outputs), np.float32
-        )
+        rows = rng.standard_normal((*sizes, self.num_inputs), np.float32)
+        return rows, rng.standard_normal((*sizes, num_outputs), np.float32)
 
     def _factors(self, num_outputs: int, rank: int) -> Factors:
-        rng = self.rng
-        down = rng.standard_normal((rank, self.num_inputs), np.float32) / np.float32(self.num_inputs**0.5)
-        return Factors(rng.standard_normal((num_outputs, rank), np.float32), down)
+        """Such as fp16 has exactly."""
+        up, down = (self.rng.standard_normal(sizes) for sizes in ((num_outputs, rank), (rank, self.num_inputs)))
+        down *= self.num_inputs**-0.5
+        return Factors(*(each.astype(np.float16).astype(np.float32) for each in (up, down)))
 
     def _input(self, *sizes: int) -> Input:
         return Input(np.ones(sizes, np.float32), False)
 
 
-@pytest.fixture(params=SIZES, scope="module")
+@pytest.fixture(params=[(dtype, *sizes) for dtype in ("float32", "float16") for sizes in SIZES], scope="module")
 def case(request: pytest.FixtureRequest, instructions: str) -> Case:
     return Case(*request.param)
 

@@ -88,7 +88,7 @@ class HostGraph:
         self._num_looked_up = 0
         self._bindings = CacheBindings(session)
         self._inputs = {node.name for node in session.get_inputs()}
-        self.adapters = AdapterTable(manifest.adapted_products)
+        self.adapters = AdapterTable(manifest.adapted_products, manifest.adapter_dtype)
 
     @classmethod
     def open(cls, package: ModelPackage, threads: int = 0, uses_native: bool = True) -> Self:

@@ -4,7 +4,7 @@ from typing import cast
 
 import numpy as np
 
-from reader_edge_runtime.arrays import Float32Array
+from reader_edge_runtime.arrays import Array, Float32Array
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.execution.inputs import Inputs, prepare_inputs
 from reader_edge_runtime.execution.onnxruntime.host.host_cache import HostCache, StateDeltas
@@ -66,7 +66,7 @@ class HostTarget(HostGraph):
         self._run_options: ort.RunOptions | None = None
         self._logits = np.empty(0, np.float32)
         self._tensors: dict[Sizes, TargetTensors] = {}
-        self._bound: tuple[ort.IOBinding, TargetTensors, StateDeltas, Float32Array] | None = None
+        self._bound: tuple[ort.IOBinding, TargetTensors, StateDeltas, Array] | None = None
 
     def with_min_rows(self, min_rows: int) -> "HostTarget":
         target = HostTarget(self.session, self.manifest, self.is_native, self._weights, min_rows)
