@@ -79,7 +79,8 @@ def test_what_does_not_fit_changes_nothing() -> None:
 def test_halves_have_the_same_product_however_far_apart_factors_are() -> None:
     up, down = factors_of("q", 3)
     table = AdapterTable(PRODUCTS, "float16")
-    table.add({"q": Factors(up * np.float32([1e-7, 1, 1e6]), down * np.float32([[1e5], [1], [1e-7]]))})
+    of_up, of_down = (np.array(scales, np.float32) for scales in ((1e-7, 1, 1e6), (1e5, 1, 1e-7)))
+    table.add({"q": Factors(up * of_up, down * of_down[:, None])})
     assert table.values.dtype == np.float16
     row = table.values[0].astype(np.float32)
     found_down, found_up = row[: 3 * 64].reshape(3, 64)[:, :40], row[3 * 64 : 3 * 128].reshape(3, 64)[:, :24].T
