@@ -259,7 +259,7 @@ GGUF_MODELS: dict[str, tuple[str, Values]] = {
     "falcon_h1": ("falcon-h1", {}),
     "qwen3_next": ("qwen3next", {}),
     "phimoe": ("phimoe", {"head_dim": 16, "router_jitter_noise": 0.01}),
-    "nemotron_h": ("nemotron_h", {"n_group": 1, "topk_group": 1}),
+    "nemotron_h": ("nemotron_h", {}),
     "minicpm3": ("minicpm3", {"v_head_dim": 16, "scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256}),
 }
 

@@ -163,6 +163,7 @@ def _nemotron_h(config: PretrainedConfig) -> Values:
         "expert_weights_norm": config.norm_topk_prob,
         "expert_weights_scale": config.routed_scaling_factor,
         "expert_group_count": config.n_group,
+        "expert_group_used_count": config.topk_group,
         "moe_latent_size": config.moe_latent_size,
     }
     return {
@@ -173,7 +174,7 @@ def _nemotron_h(config: PretrainedConfig) -> Values:
         ],
         "attention.key_length": config.head_dim,
         "attention.value_length": config.head_dim,
-        "attention.layer_norm_rms_epsilon": config.layer_norm_epsilon,
+        **dict.fromkeys([f"attention.layer_norm_{kind}epsilon" for kind in ("", "rms_")], config.layer_norm_epsilon),
         "feed_forward_length": [width * (kind in ("mlp", "moe")) for kind in config.layer_types],
         "rope.dimension_count": config.hidden_size // config.num_attention_heads,
         "rope.freq_base": 10000.0,

@@ -18,6 +18,7 @@ from tokenizers import Regex, decoders, normalizers, pre_tokenizers
 
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
 from reader_edge_export.sources.gguf.gguf_header import OTHER
+from reader_edge_export.sources.gguf.layer_sizes import NEMOTRON
 from reader_edge_export.sources.gguf.metadata import Metadata
 from reader_edge_runtime.errors import TokenizerError
 
@@ -68,6 +69,10 @@ _BYTE_SPACE = "\u0120"  # a space in that alphabet
 _UNKNOWN_RULES = ("", "default")
 # The only rules of these architectures, whose older files name none.
 _RULES = {"gpt-oss": "gpt-4o", "lfm2": "lfm2", "lfm2moe": "lfm2", "mistral3": "tekken"}
+_RULES |= dict.fromkeys(NEMOTRON, "llama-bpe")
+_PIXTRAL = (
+    "pixtral"  # as llama.cpp calls Llama 3's rule in folders of Mistral's vocabulary, which Mistral's own have not
+)
 _LLAMA3_IDS = {"<|begin_of_text|>": 128000, "<|start_header_id|>": 128006, "<|eot_id|>": 128009}
 # Of words that merges make, how many a rule may cut apart, which could then come of no text. A model's own cuts up to
 # a ninetieth (of Qwen 2: marks of scripts) and no numbers, another's up to a fifth.
@@ -106,7 +111,7 @@ _KINDS = {
     ("default",): PreTokenizer((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
     ("gpt-2", "phi-2", "mellum", "a.x-4.0", "trillion", "exaone4"): PreTokenizer((_GPT2,)),
     ("smollm", "starcoder", "refact", "minerva-7b"): PreTokenizer((_DIGIT, _GPT2)),
-    ("llama3", "llama-v3", "llama-bpe", "falcon3", "midm-2.0", "lfm2"): PreTokenizer(
+    ("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "midm-2.0", "lfm2"): PreTokenizer(
         (_GPT4,), keeps_words=True, adds_bos=True
     ),
     ("dbrx", "smaug-bpe", "chatglm-bpe"): PreTokenizer((_GPT4,)),
@@ -231,8 +236,9 @@ def _refuse(file: GgufFile, problem: str) -> NoReturn:
 def _byte_level(file: GgufFile, pre: str, tokens: list[str], merges: list[str]) -> TokenizerKind:
     """With the rule that the file names; where that is none or `default`, with that of its family."""
     is_llama3 = all(len(tokens) > token_id and tokens[token_id] == token for token, token_id in _LLAMA3_IDS.items())
-    family = "llama-bpe" if is_llama3 else _RULES.get(str(file.metadata.get("general.architecture")), pre)
-    rule = family if pre in _UNKNOWN_RULES else pre
+    architecture = str(file.metadata.get("general.architecture"))
+    family = "llama-bpe" if is_llama3 else _RULES.get(architecture, pre)
+    rule = family if pre in _UNKNOWN_RULES or (pre == _PIXTRAL and architecture in NEMOTRON) else pre
     _one_of(file, "tokenizer.ggml.pre", rule, tuple(PRE_TOKENIZERS))
     words = _words(merges)
     cutter = PRE_TOKENIZERS[rule].pre_tokenizer()

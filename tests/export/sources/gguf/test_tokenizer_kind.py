@@ -122,6 +122,16 @@ def test_byte_level_merges_are_read_so_in_a_file_that_calls_itself_llama(tmp_pat
     assert _ids(_built(tmp_path / "file", "llama", values)) == _ids(own)
 
 
+@pytest.mark.parametrize("pre", ["pixtral", "default"])
+def test_pixtral_is_llama_3_s_rule_in_files_of_nemotron_alone(pre: str, tmp_path: Path) -> None:
+    values = as_ollama_writes(_trained(PRE_TOKENIZERS["llama-bpe"].pre_tokenizer()), pre=pre)
+    path = write_gguf(tmp_path / "file", "nemotron_h_moe", values, {})
+    assert vocabulary_of(GgufFile.open(path)).kind.pre == "llama-bpe"
+    other = write_gguf(tmp_path / "other", "llama", values, {})
+    with pytest.raises(TokenizerError, match=f"tokenizer.ggml.pre as '{pre}'"):
+        vocabulary_of(GgufFile.open(other))
+
+
 @pytest.mark.parametrize("pre", ["default", None])
 @pytest.mark.parametrize(("architecture", "rule"), [("lfm2", "lfm2"), ("gpt-oss", "gpt-4o"), ("mistral3", "tekken")])
 def test_an_unknown_rule_is_that_of_the_family(architecture: str, rule: str, pre: str | None, tmp_path: Path) -> None:
