@@ -8,12 +8,9 @@ import pytest
 from tests.conftest import ROOT
 
 CEILINGS = {  # lines of a room, raised only in the commit that says why
-    "runtime": ("*.py", 33_290),  # weights behind tokens; calls of GLM-4; adapters; hybrid layers; signed places
+    "runtime": ("*.py", 33_316),  # weights behind tokens; calls of GLM-4; adapters; hybrid layers; signed places
     "export": ("*.py", 26_848),  # adapters; bitsandbytes, MLX; Nemotron-H; Falcon-H1; Phi-MoE
-    "reader_edge": (
-        "*.py",
-        21_332,
-    ),  # calls of GLM-4; names of two families; long phases in a pipe; what auto finds; idle adapters
+    "reader_edge": ("*.py", 21_334),  # proposals in replays; calls of GLM-4; names of two families
     "wings": ("*.py", 3_650),
     "native": ("*", 9_432),  # rows of low rank; tiles of two panels
     "tests": ("*.py", 81_661),  # weights behind tokens; adapters; bitsandbytes, MLX; Nemotron-H; Falcon-H1
@@ -21,7 +18,7 @@ CEILINGS = {  # lines of a room, raised only in the commit that says why
     "reader_edge/bench": ("*.py", 1_350),
     "benchmarks": ("*.py", 6_653),  # adapters; images; first tokens; long contexts; sessions of agents; split files
     "scripts": ("*", 3_168),  # AdaPLD and Graft; speculators proven; a fuzzer's help; a block timed; copies; assistants
-    "docs": ("*.md", 7_198),  # bitsandbytes, MLX; Nemotron-H; Falcon-H1; bases of adapters; a block's times
+    "docs": ("*.md", 7_258),  # copies, held out; bitsandbytes, MLX; Nemotron-H; Falcon-H1; bases of adapters
 }
 CODE = ("benchmarks", "export", "models", "native", "reader_edge", "runtime", "scripts", "tests", "wings")
 
