@@ -23,6 +23,7 @@ from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.core import DraftingCore
 from reader_edge_runtime.drafting.parameters import cold_parameters, shipped_parameters
 from reader_edge_runtime.drafting.sources.successor_store import SuccessorTable
+from reader_edge_runtime.drafting.speculators.speculator import SpeculatorResult
 from reader_edge_runtime.forward_result import ForwardResult
 from tests.conftest import ROOT
 from tests.runtime.drafting.sources.test_successor_store import VOCAB_SIZE, random_table
@@ -244,3 +245,14 @@ def test_graft_fills_what_it_prunes_with_what_followed_last() -> None:
     request.own = SimpleNamespace(draft=lambda num: DraftTree([1, 2, 5], [-1, 0, 1], ["", "", ""], [1.0, 0.5, 0.1]))
     tree = script["grafted"](0.2, 3, request)
     assert (tree.token_ids, tree.parents) == ([1, 2, 3, 4], [-1, 0, 0, 2])
+
+
+def test_ddtree_has_the_most_valuable_paths_through_a_block() -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "compare_block_trees"))
+    shares = np.array([[[0.6, 0.4], [0.9, 0.1]]], np.float32)
+    pairs = np.log([[[[0.3, 0.7]] * 2, [[0.2, 0.8], [0.9, 0.1]]]])
+    result = SpeculatorResult(np.array([[[1, 2], [3, 4]]]), shares, np.zeros((1, 0, 1), np.float32), pairs)
+    tree = script["ddtree"](9, result, 5, has_pairs=False)
+    assert (tree.token_ids, tree.parents) == ([9, 1, 3, 2, 3], [-1, 0, 1, 0, 3])
+    assert script["ddtree"](9, result, 5, has_pairs=True).token_ids == [9, 2, 3, 1, 4]
+    assert script["chain"](9, result, 5).token_ids == [9, 1, 3]
