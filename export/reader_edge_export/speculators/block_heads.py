@@ -1,4 +1,4 @@
-"""Heads of networks that draft a block: what a token before says of the next one, and how sure a row is."""
+"""Heads of networks that draft a block: what a token before says of the next one."""
 
 import torch
 
@@ -37,11 +37,3 @@ class MarkovHead(torch.nn.Module):
         """To the logits of all tokens behind some (B,): (B, Vd)."""
         added: torch.Tensor = self.markov_w2(self.markov_w1(before))
         return added
-
-
-class ConfidenceHead(torch.nn.Module):
-    """DSpark's: the logit of how likely a row's token is accepted if those before it are."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.proj = torch.nn.Linear(width, 1)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import PretrainedConfig
 
-from reader_edge_export.speculators.block_heads import CandidateSelector, ConfidenceHead, MarkovHead
+from reader_edge_export.speculators.block_heads import CandidateSelector, MarkovHead
 from reader_edge_export.speculators.speculator_module import (
     Attend,
     SpeculatorModule,
@@ -32,8 +32,7 @@ class BlockConfig:
     embedding_scale, logit_scale: what embeddings and logits are multiplied by. softcap: of logits, 0 for none.
     num_taps, group_size: of DFlash2's convolutions, 0 taps for none: rows that each reads, and numbers of a row that
     share what is added to a kernel. selector_rank, markov_rank: r of what scores a token behind another one, DFlash2's
-    and DSpark's, 0 for none. has_confidence: whether DSpark's head tells how likely a row's token is accepted, and
-    confidence_reads_token whether by the token before it too.
+    and DSpark's, 0 for none.
     """
 
     layer: PretrainedConfig
@@ -52,8 +51,6 @@ class BlockConfig:
     group_size: int = 16
     selector_rank: int = 0
     markov_rank: int = 0
-    has_confidence: bool = False
-    confidence_reads_token: bool = False
 
 
 class BlockModule(SpeculatorModule):
@@ -63,7 +60,6 @@ class BlockModule(SpeculatorModule):
     token and masks. Context rows have keys and values only, so the KV cache is a function of the target's states.
     Parameters: fc (E, J * E_target), hidden_norm, layers.{i}.self_attn.q_proj and so on, norm, lm_head, embed_tokens.
     candidate_selector: DFlash2's `CandidateSelector`, or None. markov_head: DSpark's `MarkovHead`, or None.
-    confidence_head: DSpark's, with proj (1, E) or (1, E + r), or None.
     """
 
     def __init__(self, block: BlockConfig) -> None:
@@ -84,8 +80,6 @@ class BlockModule(SpeculatorModule):
             CandidateSelector(num_tokens, block.selector_rank, size) if block.selector_rank else None
         )
         self.markov_head = MarkovHead(num_tokens, block.draft_vocab_size, rank) if rank else None
-        width = size + rank * block.confidence_reads_token
-        self.confidence_head = ConfidenceHead(width) if block.has_confidence else None
 
     @property
     def block_size(self) -> int:

@@ -105,14 +105,11 @@ def _record_dspark(config: dict[str, Any]) -> dict[str, Any]:
         chosen, _ = model.sample_draft_tokens(
             model.compute_logits(read), first_prev_token_ids=given["input_ids"][:, 0], hidden_states=read
         )
-        before = torch.cat([given["input_ids"][:, :1], chosen[:, :-1]], dim=1)
-        confidence = model.predict_confidence_step(read, before)
     return {
         "layer_ids": model.target_layer_ids,
         "read": last_logits(read[0]),
         "logits": last_logits(model.compute_logits(read)[0]),
         "chosen": chosen[0].tolist(),
-        "confidence": [round(value, 6) for value in confidence[0].tolist()],
     }
 
 

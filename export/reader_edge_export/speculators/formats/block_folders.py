@@ -27,7 +27,7 @@ _NESTED = "dflash_config"
 _MOST_ROWS = 64  # of a block
 _MOST_TAPS = 16
 _SMALL = 1 << 16
-_CONFIDENCE = "confidence_head.proj.weight"
+_UNREAD = (*UNREAD, "confidence_head.")  # of DSpark: docs/explanation/measured/drafts/speculators.md
 _SLIDING = "sliding_attention"
 
 _Kind = tuple[str, Callable[[Any], bool]]
@@ -118,9 +118,9 @@ def block_source(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, 
     named = {  # files have codebooks with and without a suffix
         f"{name}.weight" if name.endswith("_codebook") else name: tensor
         for name, tensor in tensors.items()
-        if not name.startswith(UNREAD)
+        if not name.startswith(_UNREAD)
     }
-    switches = _switches(folder, config, values, layer, named)
+    switches = _switches(folder, config, values, layer)
     sizes = values.get("draft_vocab_size"), values.get("target_hidden_size")
     return SpeculatorFiles(DFLASH, folder, layer, named, *sizes, None, switches, block)
 
@@ -197,7 +197,6 @@ def _switches(
     config: Mapping[str, Any],
     values: Mapping[str, Any],
     layer: Mapping[str, Any],
-    tensors: Mapping[str, StoredTensor],
 ) -> dict[str, Any]:
     """What `BlockConfig` has beside sizes, layers and states."""
     architectures = config.get("architectures")
@@ -218,10 +217,6 @@ def _switches(
     width = layer.get("hidden_size")
     if is_second and type(width) is int and width % group:
         raise _wrong(folder, "conv_group_size", group, f"a divisor of hidden_size, {width}")
-    has_confidence = values.get("enable_confidence_head", values.get("use_confidence_head", _CONFIDENCE in tensors))
-    reads_token = has_confidence and values.get("confidence_head_with_markov", rank > 0)
-    if reads_token and not rank:
-        raise _wrong(folder, "confidence_head_with_markov", True, "false where markov_rank is 0")
     return {
         "block_size": values.get("block_size", 8 if "speculators_model_type" in config else 16),
         "mask_token_id": mask,
@@ -233,8 +228,6 @@ def _switches(
         "group_size": group,
         "selector_rank": values.get("selector_rank", 256) if is_second else 0,
         "markov_rank": rank,
-        "has_confidence": has_confidence,
-        "confidence_reads_token": reads_token,
     }
 
 
