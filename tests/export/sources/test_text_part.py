@@ -189,7 +189,7 @@ def test_a_tensor_under_two_names_is_refused(tiny_model: TinyModel, tmp_path: Pa
         ({"embedding_whitening": 0.5}, "'embedding_whitening' to 0.5 beside text_config"),
         ({"hidden_size": 32}, "'hidden_size' to 32 beside text_config"),
         ({"whitening": 1, "use_cache": True, "mixing": 2}, "'whitening' to 1, 'mixing' to 2 beside text_config"),
-        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "models of texts alone"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 3}}, "GPTQ of 3 bits"),
         ({"model_type": "qwen2_vl"}, "'qwen2_vl' has more than a text decoder"),
     ],
 )

@@ -27,7 +27,7 @@ from reader_edge_runtime.package.model_package import ModelPackage
 from tests.export.conftest import TinyModel
 from tests.export.source_models import load_model
 from tests.export.sources.quantized.test_float_formats import WRITERS as FLOAT_WRITERS
-from tests.export.sources.quantized.test_float_formats import Writer, changed, quantize
+from tests.export.sources.quantized.test_float_formats import Writer, beside_images, changed, quantize
 from tests.export.sources.quantized.test_quantized_formats import Tensors, widened
 from tests.export.sources.source_folders import WRITERS as INTEGER_WRITERS
 from tests.export.sources.source_folders import copy_folder, quantize_folder
@@ -190,6 +190,19 @@ def test_experts_of_their_own_are_read_too(name: str, tmp_path: Path) -> None:
     plain = Path(shutil.copytree(source, tmp_path / "plain"))
     quantize(source, plain, WRITERS[name])
     _equal(source, plain)
+
+
+@pytest.mark.parametrize("name", ["nf4", "mlx"])
+def test_the_text_model_beside_one_of_images_is_read_too(name: str, tiny_model: TinyModel, tmp_path: Path) -> None:
+    text, plain = (Path(shutil.copytree(tiny_model("ministral3"), tmp_path / each)) for each in ("text", "plain"))
+    quantize(text, plain, WRITERS[name])
+    if name == "mlx":  # where the default is another, and paths are those of the whole model
+        own = {
+            f"language_model.{key[:-7]}": MLX for key in load_file(text / "model.safetensors") if key[-7:] == ".scales"
+        }
+        change_config(text, quantization_config={"group_size": 64, "bits": 8} | own)
+    beside_images(text)
+    _equal(text, plain)
 
 
 @pytest.mark.parametrize("name", ["awq", "gptq4", "pack4"])

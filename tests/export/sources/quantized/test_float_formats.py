@@ -334,10 +334,8 @@ def test_a_block_of_gates_and_of_what_is_behind_them_is_refused() -> None:
         packing(fp8([32, 32])).shape_of("mlp.experts.gate_up_proj", parts)
 
 
-def test_the_text_model_beside_one_of_images_is_read_too(tiny_model: TinyModel, tmp_path: Path) -> None:
-    """As Ministral 3 is published: its text model in FP8 with one scale for a matrix, the rest in BF16."""
-    text, plain = (Path(shutil.copytree(tiny_model("ministral3"), tmp_path / each)) for each in ("text", "plain"))
-    quantize(text, plain, WRITERS["fp8 with one scale"])
+def beside_images(text: Path) -> None:
+    """Make a folder one of Mistral 3's, as Ministral 3 is published: its text model quantised, the rest in BF16."""
     own = json.loads((text / "config.json").read_text())
     settings = own.pop("quantization_config")
     whole = {
@@ -350,6 +348,12 @@ def test_the_text_model_beside_one_of_images_is_read_too(tiny_model: TinyModel, 
     named = {f"language_model.{key}": tensor for key, tensor in tensors.items()}
     images = {"vision_tower.patch_conv.weight": torch.ones(4, 4, dtype=torch.bfloat16)}
     save_file(named | images, text / "model.safetensors", {"format": "pt"})
+
+
+def test_the_text_model_beside_one_of_images_is_read_too(tiny_model: TinyModel, tmp_path: Path) -> None:
+    text, plain = (Path(shutil.copytree(tiny_model("ministral3"), tmp_path / each)) for each in ("text", "plain"))
+    quantize(text, plain, WRITERS["fp8 with one scale"])
+    beside_images(text)
     expected = dict(load_model(find_source(plain, None)).named_parameters())
     for parameter, values in load_model(find_source(text, None)).named_parameters():
         assert torch.equal(expected[parameter], values), parameter
