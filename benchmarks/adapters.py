@@ -1,4 +1,5 @@
-"""A LoRA that PEFT trains on a real model for some minutes, merged by PEFT and by an export; prints how they differ.
+"""A LoRA that PEFT trains on a real model for some minutes, merged by PEFT and by an export, and beside a package that
+takes adapters; prints how they differ.
 
     python -m benchmarks.adapters FILE.gguf ADAPTER
 
@@ -22,6 +23,7 @@ from reader_edge_export.libraries import quiet_libraries
 from reader_edge_export.sources.adapters.adapter import find_adapter
 from reader_edge_export.sources.adapters.merged_weights import merged
 from reader_edge_export.sources.find import find_source
+from reader_edge_runtime.config import GenerationConfig, SamplingConfig
 from reader_edge_runtime.engine import Engine
 from tests.export.source_models import load_model
 
@@ -36,6 +38,7 @@ ANSWERS = (
 )
 HELD_OUT = 9  # every ninth question is not learned
 NUM_STEPS, MAX_TOKENS = 24, 48
+NAME = "sailor"  # by which requests ask for it
 IGNORED = -100  # by transformers, in labels
 
 
@@ -58,7 +61,14 @@ def main() -> None:
             out = Path(folder) / precision
             report = export_model(options.file, out, ExportOptions(precision, check="quick", adapter=options.adapter))
             figures = ", ".join(f"{name} {report.checks[name]:.2g}" for name in CHECKS if name in report.checks)
-            print(f"{precision}: {alike(out, tokenizer, reference)}; {figures}")
+            print(f"{precision}: {alike(Engine.load(out), tokenizer, reference)}; {figures}")
+        for precision in ("fp32", "keep"):
+            out = Path(folder) / f"{precision}-beside"
+            export_model(options.file, out, ExportOptions(precision, check="none", takes_adapters=True))
+            engine = Engine.load(out, adapters={NAME: options.adapter})
+            error = logit_error(engine, tokenizer, reference)
+            found = alike(engine, tokenizer, reference, NAME)
+            print(f"{precision}, beside: {found}; logits differ by {error:.1e} at most")
 
 
 CHECKS = ("tree_logit_error", "mean_kl_nats", "top1_agreement")
@@ -103,19 +113,36 @@ def train(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Pa
     tuned.save_pretrained(folder)
 
 
-def alike(package: Path, tokenizer: PreTrainedTokenizerFast, reference: PreTrainedModel) -> str:
-    """How many of a package's answers to held-out questions are the reference's greedy ones, and drafted as plain."""
-    engine = Engine.load(package)
-    prompts = [prompt_ids(tokenizer, question) for question, _ in list(texts())[::HELD_OUT]]
-    drafted, plain = (
-        engine.generate_batch(prompts, max_tokens=MAX_TOKENS, temperature=0, repetition_penalty=1, is_drafted=drafts)
-        for drafts in (True, False)
-    )
+def held_out(tokenizer: PreTrainedTokenizerFast) -> list[list[int]]:
+    return [prompt_ids(tokenizer, question) for question, _ in list(texts())[::HELD_OUT]]
+
+
+def alike(
+    engine: Engine, tokenizer: PreTrainedTokenizerFast, reference: PreTrainedModel, adapter: str | None = None
+) -> str:
+    """How many of an engine's answers to held-out questions are the reference's greedy ones, and drafted as plain."""
+    prompts, greedy = held_out(tokenizer), GenerationConfig(MAX_TOKENS, SamplingConfig(), adapter=adapter)
+    drafted, plain = (engine.generate_batch(prompts, greedy, is_drafted=drafts) for drafts in (True, False))
     num_like = sum(
         is_greedy(reference, prompt, list(made.token_ids)) for prompt, made in zip(prompts, drafted, strict=True)
     )
     num_plain = sum(made.token_ids == alone.token_ids for made, alone in zip(drafted, plain, strict=True))
     return f"of {len(prompts)} answers {num_like} are PEFT's, and {num_plain} the same without drafts"
+
+
+def logit_error(engine: Engine, tokenizer: PreTrainedTokenizerFast, reference: PreTrainedModel) -> float:
+    """The largest difference of any logit that tokens of plain answers are chosen from."""
+    rows: list[torch.Tensor] = []
+    engine.decoder.on_logits = lambda _, row: rows.append(torch.from_numpy(row.copy()))
+    greedy, largest = GenerationConfig(MAX_TOKENS, SamplingConfig(), is_drafted=False, adapter=NAME), 0.0
+    for prompt in held_out(tokenizer):
+        rows.clear()
+        answer = list(engine.generate(prompt, greedy).token_ids)
+        with torch.no_grad():
+            logits = reference(torch.tensor([prompt + answer]), use_cache=False).logits[0, len(prompt) - 1 : -1]
+        largest = max(largest, float((torch.stack(rows) - logits).abs().max()))
+    engine.decoder.on_logits = None
+    return largest
 
 
 def is_greedy(model: PreTrainedModel, prompt: list[int], answer: list[int]) -> bool:

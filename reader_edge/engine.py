@@ -8,7 +8,15 @@ import reader_edge_runtime
 from reader_edge.models.model_source import loaded
 from reader_edge.terminal.console import progress_for
 from reader_edge_runtime import DraftConfig, DraftSources, EngineConfig, ServingConfig
-from reader_edge_runtime.call_options import Callback, EngineOptions, engine_config, given_callback, given_config
+from reader_edge_runtime.call_options import (
+    NO_ADAPTERS,
+    AdapterPaths,
+    Callback,
+    EngineOptions,
+    engine_config,
+    given_callback,
+    given_config,
+)
 from reader_edge_runtime.decoding.rule_config import RuleConfig
 from reader_edge_runtime.drafting.drafter import Drafter
 from reader_edge_runtime.errors import ReaderEdgeError
@@ -38,6 +46,7 @@ class Engine(reader_edge_runtime.Engine):
         on_progress: Callback | None = None,
         on_calibration: Callback | None = None,
         rule: RuleConfig | None = None,
+        adapters: AdapterPaths = NO_ADAPTERS,
         **options: Unpack[EngineOptions],
     ) -> Self:
         """Find a model, have it fetched and exported where it is not yet, once, and load it.
@@ -52,16 +61,17 @@ class Engine(reader_edge_runtime.Engine):
         on_calibration: called with rounds measured and most rounds, at the first use of a package on a machine; without
             it, the log `reader_edge.measuring` tells what is measured, and for how long.
         rule: by which answers may differ from the model's own, as `reader_edge_lossy.relaxed.Relaxed()`.
+        adapters: by the names that requests call them, folders or files of adapters; what is exported takes them then.
 
         Raises CatalogueError, PackageError, InstallationError where what exports is not installed, ExportError,
         TokenizerError, DatastoreError, DraftModelError, ConfigError or ProviderError.
         """
         name = None if model is None else os.fspath(model) if given_path(model, "model") else ""
         given = engine_config(config, options), given_config(sources, DraftSources, "sources")
-        load = partial(super().load, draft=draft, drafter=drafter, rule=rule)
+        load = partial(super().load, draft=draft, drafter=drafter, rule=rule, adapters=adapters)
         try:
             with progress_for(given_callback(on_progress, "on_progress")):
-                return loaded(load, name, *given, given_callback(on_calibration, "on_calibration"))
+                return loaded(load, name, *given, given_callback(on_calibration, "on_calibration"), bool(adapters))
         except ReaderEdgeError as error:
             raise error from None  # its sentence is what is read, not what libraries met before
 
@@ -91,6 +101,7 @@ class AsyncEngine(reader_edge_runtime.AsyncEngine):
         on_progress: Callback | None = None,
         on_calibration: Callback | None = None,
         rule: RuleConfig | None = None,
+        adapters: AdapterPaths = NO_ADAPTERS,
         serving: ServingConfig | None = None,
         **options: Unpack[EngineOptions],
     ) -> Self:
@@ -98,7 +109,8 @@ class AsyncEngine(reader_edge_runtime.AsyncEngine):
 
         The engine is closed with this one. serving: limits of what runs and waits.
         """
-        engine = Engine.load(model, config, draft, sources, drafter, on_progress, on_calibration, rule, **options)
+        given = draft, sources, drafter, on_progress, on_calibration, rule, adapters
+        engine = Engine.load(model, config, *given, **options)
         made = cls(engine, serving)
         made._is_owner = True
         return made

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from benchmarks.peers.prepare import run
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
-from reader_edge_export.sources.gguf.gguf_header import Value
+from reader_edge_runtime.untrusted.gguf_header import Value
 from tests.export.gguf_models import GGUF_MODELS, build_source, write_model
 from tests.tiny_models import MAX_CONTEXT, VARIANTS
 

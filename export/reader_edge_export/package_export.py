@@ -23,7 +23,6 @@ from reader_edge_export.package.source_files import version_of
 from reader_edge_export.package_graph import TOP_K, write_commit_graph, write_graph
 from reader_edge_export.progress import Progress
 from reader_edge_export.quantize.gguf_products import StoredTypes
-from reader_edge_export.sources.adapters.adapter import Adapter
 from reader_edge_export.sources.adapters.merged_weights import merged
 from reader_edge_export.sources.folder.folder_tokenizer import read_template
 from reader_edge_export.sources.image_part import ImagePart
@@ -36,6 +35,7 @@ from reader_edge_export.speculators.speculator_export import SpeculatorExport
 from reader_edge_export.texts.text_set import MAX_SEQUENCE, TextSet
 from reader_edge_export.trace.tracing import TracedLayer, default_state_ids, package_layers
 from reader_edge_export.trace.tree_config import attention_layers, sliding_window_of, trace_model
+from reader_edge_runtime.adapters.adapter import Adapter
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.manifest import (
     COMMIT_NAME,

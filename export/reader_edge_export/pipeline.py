@@ -14,7 +14,7 @@ from reader_edge_export.options import IREE, ExportOptions, ExportReport
 from reader_edge_export.package.package_folder import check_target, new_package
 from reader_edge_export.package.source_files import export_key, readable, unchanged
 from reader_edge_export.progress import OnPhase, OnShare, Progress
-from reader_edge_export.sources.adapters.adapter import Adapter, find_adapter
+from reader_edge_export.sources.adapters.adapter import find_adapter
 from reader_edge_export.sources.architectures import check_options
 from reader_edge_export.sources.find import check_kind, find_source
 from reader_edge_export.sources.image_part import find_images, sees_images, without_modules
@@ -22,6 +22,7 @@ from reader_edge_export.sources.source import Source
 from reader_edge_export.speculators.formats.find import AUTO, find_speculator
 from reader_edge_export.speculators.formats.folders import SpeculatorFiles
 from reader_edge_export.texts.text_set import TextSet
+from reader_edge_runtime.adapters.adapter import Adapter
 from reader_edge_runtime.errors import InstallationError
 from reader_edge_runtime.execution.iree.wheel import compiler_obstacle
 

@@ -39,7 +39,10 @@ class LocalBackend:
 
     def __init__(self, engine: Engine, name: str, max_tokens: int) -> None:
         self.max_pending = _PENDING_A_SLOT * engine.decoder.config.max_batch
-        settings = ServerSettings(name, max_tokens=max_tokens, max_answer_s=math.inf, refused_fields="unknown")
+        adapters = engine.adapters
+        settings = ServerSettings(
+            name, max_tokens=max_tokens, max_answer_s=math.inf, refused_fields="unknown", adapters=adapters
+        )
         self._served = AsyncEngine(engine, ServingConfig(max_waiting=self.max_pending * MAX_CHOICES))
         self._endpoints = make_endpoints(self._served, settings, Metrics(self._served))
 

@@ -37,6 +37,7 @@ _LINES = (
     ("/save FILE", "keeps the conversation, as `run --session FILE` goes on with it"),
     ("/load FILE", "goes on with a conversation that was kept"),
     ("/model [MODEL]", "goes on with another model; alone, shows what answers here"),
+    ("/adapter [NAME]", "goes on with another of the adapters; `/adapter -` with none; alone, shows which answers"),
     ("/reset, /clear", "forgets the conversation, but for the system message"),
     ("/bye, /exit, /quit", "leaves, as Ctrl-D does; Ctrl-C stops an answer"),
     ("/help, /?", "shows this. A line that begins with a space always goes to the model"),
@@ -57,7 +58,7 @@ class ChatCommands:
             **dict.fromkeys(("help", "?"), self._help),
             **dict.fromkeys(("reset", "clear"), self._reset),
             **{"system": self._system, "set": self._set, "stats": self._stats},
-            **{"save": self._save, "load": self._load, "model": self._model},
+            **{"save": self._save, "load": self._load, "model": self._model, "adapter": self._adapter},
         }
 
     def obey(self, line: str) -> None:
@@ -138,6 +139,14 @@ class ChatCommands:
         chat.messages = chat.engine.load_session(path)
         click.echo(visible(f"{len(chat.messages)} messages of '{path}'."), err=True)
 
+    def _adapter(self, name: str) -> None:
+        chat = self._chat
+        if name:
+            adapter = None if name == "-" else chat.engine.adapters.get(name).name
+            chat.config = replace(chat.config, adapter=adapter)
+        names = ", ".join(chat.engine.adapters) or "none"
+        click.echo(f"{chat.config.adapter or 'No adapter'} answers; there are {names}.", err=True)
+
     def _model(self, name: str) -> None:
         chat = self._chat
         if name:
@@ -148,6 +157,7 @@ class ChatCommands:
                 raise click.ClickException(f"{name} is no chat model: leave, and run it by itself.")
             chat.engine.close()
             chat.engine, chat.last = loaded, None
+            chat.config = replace(chat.config, adapter=None)
         manifest = chat.engine.package.manifest
         pairs = [
             ("source", manifest.source_name),

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 @click.option("--name", help="Name of the model in the requests. Default: the name of MODEL.")
 @options.of(options.EngineFlags, "max_batch", "max_kv_bytes")
 @options.max_tokens(4096)
+@options.adapters
 @options.engine
 @options.of(options.EngineFlags, "is_near_tie_guarded", "is_text_literal", "max_image_tokens", "is_calibrated")
 @options.of(options.Drafts)
@@ -38,6 +39,7 @@ def batch(
     model: str | None,
     name: str | None,
     max_tokens: int,
+    adapters: dict[str, Path],
     engine_config: "reader_edge.EngineConfig",
     sources: "reader_edge.DraftSources",
     ray_address: str | None,
@@ -46,7 +48,7 @@ def batch(
 
     Each line of INPUT is a JSON object with custom_id, method, url and body; a body has the fields that `serve` takes.
     Each answer becomes a line of OUTPUT as soon as it is ready. The same command resumes after an interruption or a
-    kill. MODEL is what `reader-edge run` takes.
+    kill. MODEL is what `reader-edge run` takes. A body whose model is the name of an --adapter is answered by that.
     """
     from reader_edge_runtime.errors import InstallationError
 
@@ -58,7 +60,7 @@ def batch(
     from reader_edge.models.model_source import load_engine, model_name
     from reader_edge.terminal.console import count_progress
 
-    load = partial(load_engine, model, engine_config, sources)
+    load = partial(load_engine, model, engine_config, sources, adapters=adapters)
     with open_batch(input_file, output_file) as opened:
         if opened.num_done < opened.num_requests:
             backend = _answering(ray_address, load, name or model_name(model), max_tokens)

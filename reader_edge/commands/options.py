@@ -258,6 +258,30 @@ def _stops(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ..
     return values
 
 
+def _adapters(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, Path]:
+    """NAME=FOLDER, each name once."""
+    from reader_edge_runtime.adapters.adapter_set import check_adapter_name
+
+    found: dict[str, Path] = {}
+    for each in values:
+        name, equals, path = each.partition("=")
+        if not equals or not path:
+            raise click.BadParameter(f"{each!r} must be NAME=FOLDER, such as pirate=adapters/pirate.")
+        check_adapter_name(name)
+        if name in found:
+            raise click.BadParameter(f"Two adapters are called {name!r}: rename one.")
+        found[name] = Path(path)
+    return found
+
+
+adapters = click.option(
+    "--adapter",
+    "adapters",
+    multiple=True,
+    metavar="NAME=FOLDER",
+    callback=_adapters,
+    help="Load a LoRA beside the model, from a folder that PEFT wrote or a GGUF file; may be repeated.",
+)
 stop = click.option(
     "--stop",
     multiple=True,

@@ -50,6 +50,7 @@ class OutputOptions:
 @options.of(SamplingOptions)
 @options.stop
 @options.mmproj_file
+@options.adapters
 @options.engine
 @options.of(options.EngineFlags, "is_near_tie_guarded", "is_text_literal", "max_image_tokens")
 @options.history
@@ -75,6 +76,7 @@ class OutputOptions:
 def run(
     model: str | None,
     mmproj_file: Path | None,
+    adapters: dict[str, Path],
     prompt_input: PromptInput,
     remote: RemoteServer,
     given: SamplingOptions,
@@ -90,6 +92,8 @@ def run(
     (`reader-edge pull --help`). A model that is not a package is exported once. Without MODEL, run uses
     $READER_EDGE_MODEL, or else the bundled demo. With '-', or from a pipe, the prompt is read from standard input. With
     -p TEXT, that is read only where '-' is given too: `reader-edge run MODEL -p "Summarise:" - < notes.txt`.
+
+    The first --adapter answers; in a chat, /adapter changes to another.
     """
     model, prompt_input = prompt_input.beside(model)
     _check_together(engine_config, sources, shown.session_file, shown.compare, rule is not None)
@@ -101,6 +105,8 @@ def run(
     if remote.server is not None:
         if mmproj_file is not None:
             raise click.UsageError("With --server the model runs elsewhere: leave --mmproj out.")
+        if adapters:
+            raise click.UsageError("With --server the model runs elsewhere: leave --adapter out.")
         if text is None:
             raise click.UsageError("--server needs a prompt: give one with -p.")
         config = replace(config, is_drafted=engine_config.is_drafted)
@@ -115,7 +121,8 @@ def run(
     accept_any_text()
     prompt_input.check_session(shown.session_file)
     load = partial(load_engine, config=engine_config, sources=sources, rule=rule)
-    engine = load(with_mmproj(model, mmproj_file))
+    engine = load(with_mmproj(model, mmproj_file, bool(adapters)), adapters=adapters)
+    config = replace(config, adapter=next(iter(adapters), None))
     if not shown.compare:
         prompt_input.answer(engine, text, config, given, shown.session_file, shown.stats, shown.as_json, load)
         return

@@ -157,6 +157,13 @@ class Limits:
 @options.of(Limits)
 @options.of(Log)
 @options.mmproj_file
+@options.adapters
+@click.option(
+    "--adapters-folder",
+    type=options.FOLDER,
+    metavar="DIR",
+    help="Let clients load adapters from below this folder while the server runs (/v1/load_lora_adapter).",
+)
 @options.engine
 @options.of(options.EngineFlags, "is_near_tie_guarded", "is_text_literal", "max_image_tokens")
 @options.history
@@ -177,6 +184,8 @@ def serve(
     models: tuple[str, ...],
     name: str | None,
     mmproj_file: Path | None,
+    adapters: dict[str, Path],
+    adapters_folder: Path | None,
     place: ServerAddress,
     strict_fields: bool,
     loading: Loading,
@@ -208,8 +217,8 @@ def serve(
     from reader_edge_runtime.package.signature import check_signed
 
     chosen = loading.names(models)
-    _check_alone(chosen, {"--name": name, "--history": sources.history, "--mmproj": mmproj_file})
-    names = [name or model_name(each) for each in chosen]
+    _check_alone(chosen, {"--name": name, "--history": sources.history, "--mmproj": mmproj_file, "--adapter": adapters})
+    names, takes_adapters = [name or model_name(each) for each in chosen], bool(adapters or adapters_folder)
     max_choices = min(MAX_CHOICES, engine_config.max_batch + serving.max_waiting)  # more could never be taken in
     settings = ServerSettings(
         model_name=names[0],
@@ -222,6 +231,8 @@ def serve(
         shares_between_keys=place.shares_between_keys,
         refused_fields="all" if strict_fields else "none",
         max_kept_responses=limits.max_kept_responses,
+        adapter_paths=adapters,
+        adapters_folder=adapters_folder,
     )
     with log_to_stderr(log.log_level, log.log_format), open_socket(place.host, place.port) as socket:
         port = socket.getsockname()[1]
@@ -229,7 +240,7 @@ def serve(
 
         def load(model: str | None) -> AsyncEngine:
             drafted = replace(sources, extra=(*sources.extra, RemoteSource()))
-            engine = load_engine(model, engine_config, drafted, rule)
+            engine = load_engine(model, engine_config, drafted, rule, adapters)
             if tokens_a_s := engine.decoder.planner.times.prompt_tokens_per_s():
                 _LOG.info("Prompts are read at about %d tokens a second.", tokens_a_s)
             if engine.package.manifest.images is not None and find_spec("PIL") is None:
@@ -240,18 +251,19 @@ def serve(
             _LOG.info(_SERVING, shown, host, port)
             listen(make_app(served, settings), socket, served)
 
-        chosen = with_mmproj(chosen[0], mmproj_file), *chosen[1:]
+        find = finder(engine_config, takes_adapters)
+        chosen = with_mmproj(chosen[0], mmproj_file, takes_adapters), *chosen[1:]
         if len(chosen) == 1:
-            finder(engine_config)(chosen[0])  # whose error needs no line before it
+            find(chosen[0])  # whose error needs no line before it
             _LOG.info("Loading '%s'.", names[0])
             first = load(chosen[0])
             if not loading.is_any:
                 return serve_all(first, f"'{names[0]}'")
-        packages = [ModelPackage.open(finder(engine_config)(each)) for each in chosen]
+        packages = [ModelPackage.open(find(each)) for each in chosen]
         for each in packages:  # and again when it is loaded
             check_signed(each, engine_config.signature_key)
         served = [
-            ServedModel(each, package, partial(load, str(package.folder)))
+            ServedModel(each, package, partial(load, str(package.folder)), own_adapters=(*adapters,))
             for each, package in zip(names, packages, strict=True)
         ]
         pool = ModelPool(

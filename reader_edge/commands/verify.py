@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     help="Write what was proven to FILE, as JSON, for others. A FILE that is there is checked instead, by a sample.",
 )
 @options.of(options.Drafts, "workspace", "draft_model", "draft_context", "has_speculator")
+@options.adapters
 @options.engine
 @options.of(options.EngineFlags, "is_near_tie_guarded")
 @options.as_json
@@ -52,6 +53,7 @@ def verify(
     minutes: float,
     past: int,
     certificate: Path | None,
+    adapters: dict[str, Path],
     sources: "reader_edge.DraftSources",
     engine_config: "reader_edge.EngineConfig",
     as_json: bool,
@@ -62,7 +64,8 @@ def verify(
     moments and are sometimes cancelled. First it drafts from the default sources; then from every combination of
     sources, beside a source that proposes nonsense, and with a drafter that knows the answers and hides them among
     wrong branches. Greedy answers are decoded twice: from the graph's best token ids, as usual, and from its logits, to
-    compare their bits. Models that see are also given questions about drawn images.
+    compare their bits. Models that see are also given questions about drawn images. With --adapter, questions have the
+    adapters in turn, and none, side by side in each batch.
 
     Each of these ways gets a share of --minutes. A table shows how many prompts each compared. Ctrl-C ends the proof
     early and shows what was covered.
@@ -89,12 +92,11 @@ def verify(
     from reader_edge.verify.variants import TimeBudget
     from reader_edge_runtime import GenerationConfig, SamplingConfig
 
-    if certificate is not None and certificate.exists():
-        _check_certificate(model, certificate, replace(engine_config, is_calibrated=False), as_json)
+    if _is_checked(model, certificate, adapters, engine_config, as_json):
         return
     file_prompts = read_prompts(prompts or VERIFY_PROMPTS)
     # Measured pass times would leave drafts out, and with them their proof.
-    engine = load_engine(model, replace(engine_config, is_calibrated=False))
+    engine = load_engine(model, replace(engine_config, is_calibrated=False), adapters=adapters)
     if not engine.draft_permission.is_on:
         click.echo("The proof drafts all the same, to show what drafts would change.", err=True)
     _note_clipped(past, engine.context_length)
@@ -126,6 +128,22 @@ def verify(
         raise click.exceptions.Exit(1)
     if report.is_interrupted:
         raise click.exceptions.Exit(130)
+
+
+def _is_checked(
+    model: str | None,
+    certificate: Path | None,
+    adapters: dict[str, Path],
+    engine_config: "reader_edge.EngineConfig",
+    as_json: bool,
+) -> bool:
+    """Check a certificate that is there; whether there is one. Raises UsageError for one of adapters."""
+    if certificate is not None and adapters:
+        raise click.UsageError("A certificate is of a package alone: leave --adapter out.")
+    if certificate is None or not certificate.exists():
+        return False
+    _check_certificate(model, certificate, replace(engine_config, is_calibrated=False), as_json)
+    return True
 
 
 def _note_clipped(past: int, context_length: int) -> None:

@@ -10,10 +10,11 @@ from reader_edge.models.store import StoredModel
 from reader_edge.terminal.console import work_progress
 from reader_edge.terminal.formatting import readable_time, visible
 from reader_edge_export.options import AUTO, ExportOptions
-from reader_edge_export.sources.find import gguf_files, is_gguf, mmproj_files
+from reader_edge_export.sources.find import gguf_files, mmproj_files
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.package.manifest import MANIFEST_NAME
 from reader_edge_runtime.package.manifest_file import FORMAT_VERSION
+from reader_edge_runtime.untrusted.gguf_header import is_gguf
 
 # On two cores, as docs/explanation/measured/exports.md has it.
 _GGUF_S, _GGUF_S_A_GIGABYTE = 20, 12
@@ -24,12 +25,13 @@ _FOLDER_S, _FOLDER_S_A_GIGABYTE = 45, 100
 class ModelSource:
     """A folder or file that a model is exported from. name: in the catalogue or on the hub, None for any other.
 
-    mmproj: of `ExportOptions`.
+    mmproj, takes_adapters: of `ExportOptions`.
     """
 
     path: Path
     name: str | None = None
     mmproj: Path | None = None
+    takes_adapters: bool = False
 
 
 def show_path(source: ModelSource) -> None:
@@ -45,6 +47,7 @@ def _stored_for(source: ModelSource) -> StoredModel:
 def package_of(source: ModelSource) -> Path:
     """Where the package that a model is run as belongs."""
     kind = "gguf" if is_gguf(source.path) else "int8"  # a file itself says what it becomes
+    kind += "-adapters" if source.takes_adapters else ""
     return _stored_for(source).package(kind, f"{FORMAT_VERSION} {_source_key(source)}")
 
 
@@ -71,7 +74,7 @@ def exported(source: ModelSource, check: str = AUTO) -> Path:
                 work.on_message(begun.pop())
             work.on_phase(phase)
 
-        options = ExportOptions(check=check, mmproj=source.mmproj)
+        options = ExportOptions(check=check, mmproj=source.mmproj, takes_adapters=source.takes_adapters)
         report = export_model(
             source.path,
             out,

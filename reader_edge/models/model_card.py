@@ -12,7 +12,6 @@ from reader_edge.terminal.export_report import check_pairs
 from reader_edge.terminal.formatting import readable_size
 from reader_edge.verify.certificate import read_certificate
 from reader_edge_export.libraries import check_installation
-from reader_edge_export.sources.find import is_gguf
 from reader_edge_runtime import EngineConfig
 from reader_edge_runtime.assembly import settled_target
 from reader_edge_runtime.errors import ReaderEdgeError
@@ -22,6 +21,7 @@ from reader_edge_runtime.measuring.pass_cost import PassCost
 from reader_edge_runtime.measuring.width_cache import kept_verdict
 from reader_edge_runtime.package.manifest import Manifest
 from reader_edge_runtime.package.model_package import ModelPackage
+from reader_edge_runtime.untrusted.gguf_header import is_gguf
 from reader_edge_runtime.untrusted.user_input import as_text
 
 CERTIFICATE_NAME = "certificate.json"

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,10 +15,9 @@ from reader_edge.models.pull import found_here, pulled
 from reader_edge.terminal.console import draws_bars, load_progress, stderr_console
 from reader_edge.terminal.formatting import visible
 from reader_edge_export.libraries import check_installation
-from reader_edge_export.sources.find import is_gguf
 from reader_edge_export.sources.source import source_name
 from reader_edge_runtime import DraftSources, EngineConfig
-from reader_edge_runtime.call_options import Callback
+from reader_edge_runtime.call_options import NO_ADAPTERS, AdapterPaths, Callback
 from reader_edge_runtime.drafting.retrieval_drafter import RetrievalDrafter
 from reader_edge_runtime.drafting.sources.source import DraftSource
 from reader_edge_runtime.drafting.speculators.speculated_tree import NAME as SPECULATOR
@@ -35,6 +35,7 @@ from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.package.pipeline_file import PIPELINE_NAME
 from reader_edge_runtime.package.signature import PackageSignature, is_signed
 from reader_edge_runtime.text.tokenizer import Tokenizer
+from reader_edge_runtime.untrusted.gguf_header import is_gguf
 
 if TYPE_CHECKING:  # a device that only asks a server has no ONNX Runtime, and reads tokenizers here
     import reader_edge_runtime
@@ -50,12 +51,16 @@ _SOURCE_FILES = ("config.json", "adapter_config.json", "snapshots/*/config.json"
 
 
 def load_engine(
-    model: str | None, config: EngineConfig, sources: DraftSources = NO_SOURCES, rule: "RuleConfig | None" = None
+    model: str | None,
+    config: EngineConfig,
+    sources: DraftSources = NO_SOURCES,
+    rule: "RuleConfig | None" = None,
+    adapters: AdapterPaths = NO_ADAPTERS,
 ) -> "Engine":
     """Find a model and load it as `Engine.load` does, and say where it drafts less than it could."""
     from reader_edge.engine import Engine
 
-    engine = Engine.load(model, config, sources=sources, rule=rule)
+    engine = Engine.load(model, config, sources=sources, rule=rule, adapters=adapters)
     for notice in (signature_notice(engine.package, config.signature_key), draft_notice(engine, sources)):
         if notice:
             click.echo(visible(notice), err=True)
@@ -83,13 +88,14 @@ def loaded(
     config: EngineConfig,
     sources: DraftSources,
     on_calibration: Callback | None = None,
+    takes_adapters: bool = False,
 ) -> E:
     """Find a model and load it, with progress on a terminal or in a notebook.
 
-    sources: their draft model may be whatever `model` may be.
+    sources: their draft model may be whatever `model` may be. takes_adapters: of `ExportOptions`.
     """
     find = finder(config)
-    package = find(model)
+    package = finder(config, takes_adapters)(model)
     found = _found(sources, find) if config.is_drafted else sources
     with load_progress("Checking the model", "Measuring this machine (once)") as (on_files, on_measuring):
         drawn = on_measuring if draws_bars(stderr_console()) else None  # in a pipe, a line of the log tells it
@@ -137,9 +143,10 @@ def _uses_speculator(engine: "reader_edge_runtime.Engine") -> bool:
     return isinstance(drafter, RetrievalDrafter) and SPECULATOR in drafter.sources.names
 
 
-def finder(config: EngineConfig) -> Callable[[str | None], Path]:
+def finder(config: EngineConfig, takes_adapters: bool = False) -> Callable[[str | None], Path]:
     """What finds packages. Where they must be signed nothing is fetched or exported for them: it would not be."""
-    return find_package if config.signature_key is None else find_stored
+    find = find_package if config.signature_key is None else find_stored
+    return partial(find, takes_adapters=takes_adapters)
 
 
 def _found(sources: DraftSources, find: Callable[[str | None], Path]) -> DraftSources:
@@ -163,24 +170,24 @@ def _given(model: str | None) -> str | None:
     return model or os.environ.get(MODEL_VARIABLE)
 
 
-def find_package(model: str | None, mmproj: Path | None = None) -> Path:
+def find_package(model: str | None, mmproj: Path | None = None, takes_adapters: bool = False) -> Path:
     """The package folder of a model; what is none yet is fetched and exported once, into the user's cache.
 
-    None: what $READER_EDGE_MODEL names, else the bundled demo. mmproj: of `ExportOptions`.
+    None: what $READER_EDGE_MODEL names, else the bundled demo. mmproj, takes_adapters: of `ExportOptions`.
     Raises CatalogueError, PackageError, InstallationError, ExportError, or ConfigError for an mmproj of a package.
     """
     name = _given(model)
     source = _exported_from(name) if name else None
     if source is not None:
-        return exported(replace(source, mmproj=mmproj))
+        return exported(replace(source, mmproj=mmproj, takes_adapters=takes_adapters))
     if mmproj is not None:
         raise ConfigError(f"--mmproj is for GGUF files, and the model is a package: leave '{mmproj}' out.")
     return Path(name) if name else bundled_demo()
 
 
-def with_mmproj(model: str | None, mmproj: Path | None) -> str | None:
+def with_mmproj(model: str | None, mmproj: Path | None, takes_adapters: bool = False) -> str | None:
     """A model as it is named, or its package with what sees images in a file. Raises what `find_package` does."""
-    return model if mmproj is None else str(find_package(model, mmproj))
+    return model if mmproj is None else str(find_package(model, mmproj, takes_adapters))
 
 
 def find_tunable(model: str, source: str | None) -> tuple[Path, Path | None]:
@@ -219,7 +226,7 @@ def _exported_from(model: str) -> ModelSource | None:
     return source if source.name or is_source else None
 
 
-def find_stored(model: str | None) -> Path:
+def find_stored(model: str | None, takes_adapters: bool = False) -> Path:
     """What is here of a model, nothing fetched or exported: its package, else what it would be exported from.
 
     None: as for `find_package`. Raises PackageError for a path that leads nowhere, and CatalogueError.
@@ -233,7 +240,7 @@ def find_stored(model: str | None) -> Path:
     source = found_here(name)
     if source is None:
         raise CatalogueError(f"'{name}' is not here: `reader-edge pull {name}` fetches it.")
-    package = package_of(ModelSource(source, canonical(name)))
+    package = package_of(ModelSource(source, canonical(name), takes_adapters=takes_adapters))
     return package if (package / MANIFEST_NAME).is_file() else source
 
 

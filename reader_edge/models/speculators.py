@@ -9,9 +9,9 @@ from reader_edge.models.catalogue import Origin, find_origin
 from reader_edge.models.exported import ModelSource
 from reader_edge.models.hub_cache import find_cached
 from reader_edge.terminal.formatting import visible
-from reader_edge_export.sources.find import is_gguf
 from reader_edge_export.speculators.formats.find import AUTO
 from reader_edge_runtime.errors import CatalogueError
+from reader_edge_runtime.untrusted.gguf_header import is_gguf
 
 PUBLISHED: dict[str, tuple[str, ...]] = {  # the hub's ids: of a model, of drafts of a block and assistants for it
     "Qwen/Qwen3-4B": ("z-lab/Qwen3-4B-DFlash-b16", "deepseek-ai/dspark_qwen3_4b_block7"),

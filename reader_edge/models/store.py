@@ -4,7 +4,8 @@ models/LABEL-DIGEST/
     name                        which model this is
     hub.partial, wheel.partial  a download that is not whole yet
     source/                     one folder in Hugging Face format, or one GGUF file; it appears whole
-    KIND-DIGEST/                a package: "int8", or "gguf" of a file that says itself what it becomes
+    KIND-DIGEST/                a package: "int8", or "gguf" of a file that says itself what it becomes, and behind
+                                that "-adapters" of one that takes them
 models/LABEL-DIGEST.lock        held by who fetches, exports, tunes or removes
 """
 

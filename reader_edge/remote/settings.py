@@ -60,6 +60,7 @@ class Settings(Struct, forbid_unknown_fields=True):
     is_scored: bool = False
     max_reasoning_tokens: int | None = None
     cache_salt: Annotated[str, Meta(max_length=MAX_SALT_CHARACTERS)] = ""
+    adapter: Annotated[str, Meta(max_length=100)] | None = None
     sampling: _Sampling | None = None
     grammar: _Grammar | None = None
     conversation: _Conversation | None = None

@@ -13,6 +13,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from reader_edge.remote.frames import DRAFT_PATH
+from reader_edge.server.adapter_routes import AdapterRoutes
 from reader_edge.server.api_error import error_response
 from reader_edge.server.authentication import Guard
 from reader_edge.server.draft_endpoint import refuse_socket
@@ -38,7 +39,8 @@ def make_app(served: AsyncEngine | ModelPool, settings: ServerSettings) -> Starl
     if any(model.package.manifest.images for model in pool.models):
         settings = settings.for_images
     manifests = [model.package.manifest for model in pool.models]
-    document = cache(partial(openapi_document, settings, manifests, pool.names))  # 20 ms, for the few who want it
+    named = [*pool.names, *(name for model in pool.models for name in model.adapters)]
+    document = cache(partial(openapi_document, settings, manifests, named))  # 20 ms, for the few who want it
 
     async def openapi(request: Request) -> Response:
         return JSONResponse(document())
@@ -70,6 +72,7 @@ def make_app(served: AsyncEngine | ModelPool, settings: ServerSettings) -> Starl
     routes = [
         *(Route(path, ModelEndpoint(path, pool, settings), methods=["POST"]) for path in EVERY_ENDPOINT),
         *OllamaModels(pool, settings).routes,
+        *AdapterRoutes(pool, settings).routes,
         *ModelLists(pool, settings).routes,
         *refusing_routes(),
         *pool.responses.routes,

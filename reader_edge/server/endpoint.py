@@ -127,11 +127,13 @@ class Endpoint(ABC, Generic[Body]):
         more answers in a format than there ever is room for.
         """
         completion = self._completion_request(body)
+        adapter = self._settings.adapter_named(getattr(body, "model", None) or self._settings.model_name)
         configs = [
             replace(
                 config,
                 cache_salt=self._settings.salt(caller, config.cache_salt),
                 max_reasoning_tokens=self._reasoning_budget(prompt, config),
+                adapter=adapter,
             )
             for prompt, config in zip(completion.prompts, completion.configs, strict=True)
         ]

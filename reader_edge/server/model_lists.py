@@ -114,7 +114,7 @@ class ModelLists:
             model = self._pool.find(name) if name else self._pool.first
         except ApiError as error:
             return error.response()
-        if name and self._pool.is_fixed and not self._settings.is_served(name):
+        if name and self._pool.is_fixed and not self._pool.settings_of(model).is_served(name):
             return no_model(name, model.name).response()
         loaded = model.loaded
         tokenizer = await asyncio.to_thread(lambda: model.tokenizer)
@@ -141,14 +141,16 @@ class ModelLists:
                 names = self._pool.names
                 shown, page = self._of_anthropic, {"first_id": names[0], "last_id": names[-1], "has_more": False}
             if requested is None:
-                return JSONResponse(page | {"data": [shown(each) for each in self._pool.models]})
+                data = [each for model in self._pool.models for each in (shown(model), *_adapters(model, shown(model)))]
+                return JSONResponse(page | {"data": data})
             try:
                 model = self._pool.find(requested)
             except ApiError as error:
                 return error.response(interface)
-            if self._pool.is_fixed and not self._settings.is_served(requested):
+            if self._pool.is_fixed and not self._pool.settings_of(model).is_served(requested):
                 return no_model(requested, model.name).response(interface)
-            return JSONResponse(shown(model))
+            adapter = self._pool.settings_of(model).adapter_named(requested)
+            return JSONResponse(shown(model) if adapter is None else _adapter(adapter, shown(model)))
 
         return models
 
@@ -168,6 +170,16 @@ class ModelLists:
 
     async def _studio_models(self, request: Request) -> Response:
         return JSONResponse({"models": [_of_studio_1(each) for each in self._pool.models]})
+
+
+def _adapters(model: ServedModel, described: Json) -> list[Json]:
+    """A model's adapters, in the words in which it is described itself."""
+    return [_adapter(name, described) for name in model.adapters]
+
+
+def _adapter(name: str, described: Json) -> Json:
+    named = {key: name for key in ("id", "display_name") if key in described}
+    return described | named | {"parent": described["id"]}
 
 
 def _of_studio(model: ServedModel) -> Json:

@@ -109,11 +109,15 @@ class ModelPool:
             return self.first
         if not name:
             raise ApiError(400, f"'model' is missing: ask for {' or '.join(map(repr, self.names))}.", "model")
-        meant = [model for model in self.models if replace(self._settings, model_name=model.name).is_served(name)]
+        meant = [model for model in self.models if self.settings_of(model).is_served(name)]
         exact = [model for model in meant if model.name in (name, name.removesuffix(":latest"))]
         if not meant:
             raise no_model(name, *self.names)
         return (exact or meant)[0]
+
+    def settings_of(self, model: ServedModel) -> ServerSettings:
+        """Those by which a model and its adapters are found."""
+        return replace(self._settings, model_name=model.name, adapters=model.adapters)
 
     def num_bytes(self, model: ServedModel) -> int:
         """What a model takes: the files of its package, and what its KV cache may take or, without a limit, holds."""
@@ -195,7 +199,9 @@ class ModelPool:
         return (model.loaded for model in self.models if model.loaded is not None)
 
     def _served(self, model: ServedModel, engine: AsyncEngine) -> LoadedModel:
-        settings = replace(self._settings, model_name=model.name, unloads=not self.is_fixed)
+        settings = replace(
+            self._settings, model_name=model.name, unloads=not self.is_fixed, adapters=engine.engine.adapters
+        )
         self.metrics.add(engine, model.name)
         endpoints = make_endpoints(engine, settings, self.metrics, self.responses)
         settings = settings.for_images if engine.engine.package.manifest.images is not None else settings

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -34,7 +34,8 @@ class ServedModel:
     """load: its engine, which takes a while. loaded: None while it is not. num_leases: requests that have it.
 
     is_leaving: whether it gets no further requests, so that it can be unloaded. waiters: requests that wait for it.
-    keep_s: how long it stays behind its last request, which was at used_s.
+    keep_s: how long it stays behind its last request, which was at used_s. own_adapters: names of those that it is
+    loaded with.
     """
 
     name: str
@@ -49,10 +50,16 @@ class ServedModel:
     used_s: float = -math.inf
     expiry: asyncio.TimerHandle | None = None
     text: Tokenizer | None = None
+    own_adapters: Sequence[str] = ()
 
     @property
     def state(self) -> State:
         return "loaded" if self.loaded is not None else "loading" if self.loading is not None else "unloaded"
+
+    @property
+    def adapters(self) -> Collection[str]:
+        """Names of the adapters that it has, or is loaded with."""
+        return self.own_adapters if self.loaded is None else self.loaded.engine.engine.adapters
 
     @property
     def is_busy(self) -> bool:

@@ -1,6 +1,8 @@
 """Settings of a server: names, limits, keys."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from reader_edge.server.api_error import wrong_value
 from reader_edge.server.ignored_fields import RefusedFields
@@ -25,7 +27,8 @@ class ServerSettings:
     answers of one key's holders hasten those of others. refused_fields: which fields without effect are refused.
     unloads: whether models are unloaded, as clients ask for.
     max_kept_responses: that clients may go on from, in memory. max_reasoning_tokens: of requests without a budget of
-    their own; None: any number.
+    their own; None: any number. adapters: names of those that the model has now. adapter_paths: of those that may be
+    loaded by their names; adapters_folder: below which others may be, None for none.
     """
 
     model_name: str
@@ -43,6 +46,9 @@ class ServerSettings:
     unloads: bool = False
     max_kept_responses: int = 0
     max_reasoning_tokens: int | None = None
+    adapters: Collection[str] = ()
+    adapter_paths: Mapping[str, Path] = field(default_factory=dict)
+    adapters_folder: Path | None = None
 
     @property
     def for_images(self) -> "ServerSettings":
@@ -52,8 +58,18 @@ class ServerSettings:
     def is_served(self, name: str) -> bool:
         """Whether a client means the model by this name: with its tag or without, and `:latest` behind either.
 
-        Ollama's clients add that, on OpenAI's paths too.
+        Ollama's clients add that, on OpenAI's paths too. An adapter's name means it too, alone or behind the model's.
         """
+        return self._is_own(name) or self.adapter_named(name) is not None
+
+    def adapter_named(self, name: str) -> str | None:
+        """The adapter that a client means by this name: NAME or MODEL:NAME; None where that is the model alone."""
+        if self._is_own(name):
+            return None
+        model, _, adapter = name.removesuffix(_LATEST).rpartition(":")
+        return adapter if adapter in self.adapters and (not model or self._is_own(model)) else None
+
+    def _is_own(self, name: str) -> bool:
         own = self.model_name.removesuffix(_LATEST)
         return name.removesuffix(_LATEST) in (own, untagged(own))
 

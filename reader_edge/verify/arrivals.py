@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from reader_edge.verify.logit_comparer import LogitComparer, PlainAnswer
 from reader_edge_runtime import GenerationConfig
+from reader_edge_runtime.adapters.adapter_set import LoadedAdapter
 from reader_edge_runtime.decoding.prompt_images import EncodedImage
 from reader_edge_runtime.decoding.request import Request
 
@@ -21,7 +22,12 @@ class StepDecoder(Protocol):
     on_logits: Callable[[Request, npt.NDArray[np.float32]], None] | None
 
     def submit(
-        self, prompt_token_ids: Sequence[int], config: GenerationConfig, *, images: Sequence[EncodedImage]
+        self,
+        prompt_token_ids: Sequence[int],
+        config: GenerationConfig,
+        *,
+        images: Sequence[EncodedImage],
+        adapter: LoadedAdapter | None,
     ) -> Request: ...
 
     def step(self) -> list[Request]: ...
@@ -92,7 +98,7 @@ def decode(
         while coming and coming[-1].step <= step:
             arrival = coming.pop()
             prompt, config = arrival.plain.prompt, replace(arrival.plain.config, is_drafted=arrival.is_drafted)
-            request = decoder.submit(prompt.token_ids, config, images=prompt.images)
+            request = decoder.submit(prompt.token_ids, config, images=prompt.images, adapter=arrival.plain.adapter)
             comparers[request], running[request] = LogitComparer(arrival.plain), arrival
         tired = list(_tired(running, step))
         if is_over():

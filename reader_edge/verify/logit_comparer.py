@@ -10,6 +10,7 @@ import numpy.typing as npt
 from reader_edge.verify.result import Counts, Divergence, ProofRun
 from reader_edge.verify.variants import Setting
 from reader_edge_runtime import GenerationConfig, GenerationStats
+from reader_edge_runtime.adapters.adapter_set import LoadedAdapter
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.decoding.request import Request
@@ -33,6 +34,7 @@ class PlainAnswer:
     digests: list[bytes]
     chunk: int = 0
     is_whole: bool = True
+    adapter: LoadedAdapter | None = None
 
 
 class LogitComparer:

@@ -8,6 +8,7 @@ from reader_edge.verify.logit_comparer import PlainAnswer, digest
 from reader_edge.verify.variants import WIDEST_BATCH, Variant
 from reader_edge_runtime import DraftConfig, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.acceptance import EXACT, AcceptanceRule
+from reader_edge_runtime.adapters.adapter_set import LoadedAdapter
 from reader_edge_runtime.assembly import make_decoder
 from reader_edge_runtime.decoding.prefix_cache import PrefixCache
 from reader_edge_runtime.decoding.prefix_files import PrefixFiles
@@ -67,8 +68,11 @@ class PlainAnswers:
         prompts: Sequence[ReadPrompt],
         max_tokens: int,
         acceptance: AcceptanceRule = EXACT,
+        adapters: Sequence[LoadedAdapter] = (),
     ) -> None:
-        """acceptance: what the answers that are compared with these are decoded by."""
+        """acceptance: what the answers that are compared with these are decoded by. adapters: that questions have in
+        turn, every one more than those none."""
+        self._adapters = None, *adapters
         self.max_tokens = max_tokens
         self.num_tokens = 0
         self.prefixes: PrefixFiles | None = None
@@ -109,7 +113,9 @@ class PlainAnswers:
         digests: list[bytes] = []
         decoder.on_logits = lambda _, row: digests.append(digest(row))
         plain = replace(requested.config, is_drafted=False, acceptance=EXACT)
-        request = decoder.submit(requested.prompt.token_ids, plain, images=requested.prompt.images)
+        request = decoder.submit(
+            requested.prompt.token_ids, plain, images=requested.prompt.images, adapter=requested.adapter
+        )
         while request.is_running and not (is_over() and request.num_output_tokens >= min_tokens):
             decoder.step()
         is_whole = not request.is_running
@@ -144,4 +150,5 @@ class PlainAnswers:
     def _unanswered(self, question: int, prompt: ReadPrompt, sampling: SamplingConfig, chunk: int = 0) -> PlainAnswer:
         rule = self._acceptance
         config = GenerationConfig(self.max_tokens, sampling, ignores_eos=True, acceptance=rule)
-        return PlainAnswer(question, prompt, config, [], [], chunk)
+        adapter = self._adapters[question % len(self._adapters)]
+        return PlainAnswer(question, prompt, config, [], [], chunk, adapter=adapter)

@@ -61,6 +61,8 @@ def prove(
 ) -> ProofReport:
     """Compare drafted with plain decoding on an engine's model; the engine's own cache and drafter are left alone.
 
+    Questions have the engine's adapters in turn, and none.
+
     further: sources beside those that every engine has; each gets runs of its own, and several get runs together.
     budget: None takes all the time there is. An interrupt ends the proof early, and what was covered is reported.
     acceptance: what drafted answers are decoded by. past: about how many tokens stand before each answer, texts of
@@ -132,7 +134,8 @@ class _Prover:
         self.max_tokens = max_tokens
         self.budget = budget
         self.listener = listener
-        self.plain = PlainAnswers(self.target, engine.decoder.config, prompts, max_tokens, acceptance)
+        adapters = [engine.adapters.get(name) for name in engine.adapters]
+        self.plain = PlainAnswers(self.target, engine.decoder.config, prompts, max_tokens, acceptance, adapters)
         self.drafters = DrafterMaker(engine, further)
         cache = engine.decoder.cache
         self.are_prefixes_kept = cache.has_all_rows and cache.has_host_rows
@@ -310,7 +313,7 @@ def _answer(decoder: StepDecoder, arrivals: Sequence[Arrival]) -> None:
     """Answer all of these, whatever comes. Raises what a request failed of."""
     for each in arrivals:
         config = replace(each.plain.config, is_drafted=each.is_drafted)
-        decoder.submit(each.plain.prompt.token_ids, config, images=each.plain.prompt.images)
+        decoder.submit(each.plain.prompt.token_ids, config, images=each.plain.prompt.images, adapter=each.plain.adapter)
     while requests := decoder.step():
         for request in requests:
             if request.error is not None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from reader_edge_runtime.adapters.adapter_set import LoadedAdapter
 from reader_edge_runtime.config import GenerationConfig, Grammar, SamplingConfig
 from reader_edge_runtime.decoding.prompt_images import EncodedImage
 from reader_edge_runtime.decoding.request import FinishReason, Request
@@ -192,14 +193,16 @@ class Answer:
         reading: OutputFormat | None = None,
         left_out: tuple[str, ...] = (),
         images: Sequence[EncodedImage] = (),
+        adapter: LoadedAdapter | None = None,
     ) -> None:
         """reading: how tokens become text; by default special tokens are left out, and nothing is split off.
 
         left_out: the parts of a lenient schema that the answer is not held to. images: of the prompt, in its order.
+        adapter: as of a `Request`.
         """
         self.left_out = left_out
         reading, settings = reading or OutputFormat(), (prompt_token_ids, config, manifest, self._push)
-        self.request = Request(*settings, constraint=constraint, hints=hints, images=images)
+        self.request = Request(*settings, constraint=constraint, hints=hints, images=images, adapter=adapter)
         self._stream = TextStream(tokenizer, self.request.drafted_ids, config.stop, reading.kept)
         kept_ends = reading.kept.keys() - set(config.stop_token_ids)
         self._left_out = self.request.stop_token_ids - kept_ends  # of the text

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
+from types import MappingProxyType
 from typing import Any, TypedDict, TypeVar, cast
 
 from reader_edge_runtime.acceptance import AcceptanceRule
@@ -26,6 +27,8 @@ from reader_edge_runtime.untrusted.config_checks import require_known
 from reader_edge_runtime.untrusted.user_input import short_repr
 
 Callback = Callable[[int, int], None]
+AdapterPaths = Mapping[str, str | os.PathLike[str]]  # by the names that requests call them
+NO_ADAPTERS: AdapterPaths = MappingProxyType({})
 Called = TypeVar("Called", bound=Callable[..., None])
 Config = TypeVar("Config", EngineConfig, DraftConfig, DraftSources, GenerationConfig, ServingConfig)
 
@@ -68,6 +71,7 @@ class GenerationOptions(TypedDict, total=False):
     is_scored: bool | None
     acceptance: AcceptanceRule | None
     cache_salt: str | None
+    adapter: str | None
 
 
 class EngineOptions(TypedDict, total=False):

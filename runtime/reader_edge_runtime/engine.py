@@ -7,10 +7,13 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Self, Unpack
 
+from reader_edge_runtime.adapters.adapter_set import AdapterSet, ReadAdapter
 from reader_edge_runtime.answer import Answer, GenerationChunk, GenerationResult
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.assembly import assemble, prompt_reader
 from reader_edge_runtime.call_options import (
+    NO_ADAPTERS,
+    AdapterPaths,
     Callback,
     EngineOptions,
     GenerationOptions,
@@ -58,6 +61,7 @@ class Engine:
     width_report: what the width probe found at load; None if it did not run.
     draft_permission: whether requests are drafted, and why.
     rule: by which answers may differ from the model's own; None for an exact engine.
+    adapters: by name, those that requests may have.
 
     Several threads may use one engine: their requests share its steps. One that is closed raises ClosedError.
     """
@@ -79,6 +83,7 @@ class Engine:
         self._usual = None if rule is None else WarmupAnswers.of_package(package)
         self._session_format = FORMAT if rule is None else LOSSY_FORMAT
         self._shared = SharedDecoder(decoder)
+        self.adapters = AdapterSet()
 
     @property
     def decoder(self) -> Decoder:
@@ -118,6 +123,7 @@ class Engine:
         on_progress: Callback | None = None,
         on_calibration: Callback | None = None,
         rule: RuleConfig | None = None,
+        adapters: AdapterPaths = NO_ADAPTERS,
         **options: Unpack[EngineOptions],
     ) -> Self:
         """Open a package, check its files, load its graph and probe it.
@@ -131,8 +137,9 @@ class Engine:
             measured, and for how long, is in the log `reader_edge.measuring`: as a warning without this callback.
         rule: by which answers may differ from the model's own, as `reader_edge_lossy.relaxed.Relaxed()`. Each says in
             `deviation` how far it does. No exact engine takes its sessions, nor it theirs.
+        adapters: by the names that requests call them, folders or files of adapters for a package that takes them.
 
-        Raises PackageError, TokenizerError, DatastoreError, DraftModelError or ProviderError.
+        Raises PackageError, AdapterError, TokenizerError, DatastoreError, DraftModelError or ProviderError.
         """
         configs = engine_config(config, options), given_config(draft, DraftConfig, "draft")
         drafted_from = given_config(sources, DraftSources, "sources")
@@ -143,7 +150,32 @@ class Engine:
         package, tokenizer, decoder, report = assemble(
             given_path(model, "model"), *configs, drafted_from, drafter, *callbacks
         )
-        return cls(package, tokenizer, decoder if rule is None else rule.decoder(decoder, callbacks[1]), report, rule)
+        decoder = decoder if rule is None else rule.decoder(decoder, callbacks[1])
+        engine = cls(package, tokenizer, decoder, report, rule)
+        try:
+            for name, path in adapters.items():
+                engine.load_adapter(name, path)
+        except BaseException:
+            engine.close()
+            raise
+        return engine
+
+    def load_adapter(self, name: str, path: str | os.PathLike[str]) -> None:
+        """Have requests find an adapter by this name, in place of one that they found by it before.
+
+        path: of a folder that PEFT wrote, or of a GGUF file. Those running keep theirs, and wait for none of the
+        reading. Raises AdapterError for what is none of this model, ConfigError for a package that takes none.
+        """
+        if self.rule is not None:
+            raise ConfigError("An engine with a rule answers without adapters: load it without.")
+        read = ReadAdapter(name, given_path(path, "path"), self.package.manifest)
+        with self.working() as decoder:
+            self.adapters.add(read, decoder.target)
+
+    def drop_adapter(self, name: str) -> None:
+        """Have requests find an adapter no more; those running keep it to their end. Raises ConfigError."""
+        with self.working() as decoder:
+            self.adapters.drop(name, decoder.target)
 
     def encode_prompt(self, prompt: Encodable) -> list[int]:
         """Token ids of a prompt, as many for an image as it has; see `Tokenizer.encode_prompt`."""
@@ -257,6 +289,7 @@ class Engine:
         Raises PromptError, ConfigError, or InstallationError for a grammar without the library that follows it.
         """
         config = ruled_config(self.with_sampling(config), self.rule, self.package.manifest.eos_token_ids, self._usual)
+        adapter = None if config.adapter is None else self.adapters.get(config.adapter)
         prompt = without_thinking(prompt) if config.max_reasoning_tokens == 0 else prompt
         prompt, token_ids, text_ids, images = self._prompt_reader.read(prompt, config.cache_salt)
         manifest, given = self.package.manifest, (prompt, text_ids, config, self.tokenizer)
@@ -270,7 +303,8 @@ class Engine:
         constraint, left_out = (None, ()) if config.grammar is None else self._grammars.constrain(config.grammar, end)
         try:
             constraint = within_budget(constraint, *given, manifest.vocab_size)
-            return Answer(token_ids, config, manifest, self.tokenizer, constraint, hints, reading, left_out, images)
+            parts = constraint, hints, reading, left_out, images, adapter
+            return Answer(token_ids, config, manifest, self.tokenizer, *parts)
         except BaseException:
             if constraint is not None:
                 constraint.close()

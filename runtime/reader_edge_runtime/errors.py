@@ -193,6 +193,10 @@ class ExportPlaceError(ExportError, ConfigError):
     """What is exported or trained is not to be written where the caller says."""
 
 
+class AdapterError(ReaderEdgeError):
+    """An adapter cannot be read, changes what it cannot change here, or is for another model."""
+
+
 class UnsupportedArchitectureError(ExportError):
     """The model's architecture is not one of the supported ones."""
 

@@ -169,6 +169,7 @@ class GenerationConfig:
     acceptance: the rule that decides which drafted tokens are emitted. A rule that is not exact may change the answer.
     cache_salt: what keeps users of one engine apart: a request neither finds the texts of other salts in the KV cache,
         nor is drafted from what was answered under them, so that no time and no count tells of them.
+    adapter: the name of the adapter that answers, of those that the engine has; None: the model alone.
     """
 
     max_tokens: Annotated[int, Range(1)] = 512
@@ -187,6 +188,7 @@ class GenerationConfig:
     is_scored: bool = False
     acceptance: AcceptanceRule = EXACT
     cache_salt: str = ""
+    adapter: str | None = None
 
     def __post_init__(self) -> None:
         check(self)
@@ -194,6 +196,7 @@ class GenerationConfig:
         require(isinstance(self.grammar, Grammar | None), "grammar", self.grammar, "a Grammar")
         require(isinstance(self.prediction, str), "prediction", self.prediction, "a text")
         require(isinstance(self.cache_salt, str), "cache_salt", self.cache_salt, "a text")
+        require(isinstance(self.adapter, str | None), "adapter", self.adapter, "an adapter's name")
         require(isinstance(self.acceptance, AcceptanceRule), "acceptance", self.acceptance, "an AcceptanceRule")
         if self.max_reasoning_tokens is not None:
             most = number("max_reasoning_tokens", self.max_reasoning_tokens, int, Range(0))

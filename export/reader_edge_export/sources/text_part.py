@@ -7,6 +7,7 @@ from typing import Any
 
 from reader_edge_export.sources.config.config_keys import READ, is_harmless, named_keys
 from reader_edge_export.sources.folder.stored_tensors import StoredTensor
+from reader_edge_runtime.adapters.adapter import own_name
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
 
 _TEXT_TYPES = {  # by model_type of the whole: those of the text model that can be exported
@@ -62,12 +63,6 @@ _OF_BOTH = (  # keys that stand beside text_config and are about the text model 
     *("dtype", "torch_dtype", "bos_token_id", "eos_token_id"),
     *("quantization_config", "compression_config", "quantization"),
 )
-_TEXT_PREFIXES = {  # transformers 4 and the hub have the first, modules of transformers 5 the second
-    "language_model.model.": "model.",
-    "model.language_model.": "model.",
-    "language_model.lm_head.": "lm_head.",
-    "model.text_model.": "model.",
-}
 _IMAGE_MODULES = (  # and those of sounds
     *("vision_tower", "multi_modal_projector", "visual"),
     *("embed_vision", "audio_tower", "embed_audio", "vision_model", "connector", "vision_adapter", "vision_projection"),
@@ -167,12 +162,6 @@ def _other_module(config: Mapping[str, Any], name: str) -> str | None:
     if module.startswith(f"{_LATER_MODULE}_"):  # as ERNIE's makers name its parts
         return _LATER_MODULE
     return module if module in (*_IMAGE_MODULES, _LATER_MODULE) else None
-
-
-def own_name(name: str) -> str:
-    """What the text model calls a tensor, or a module, of a folder that holds more."""
-    prefix = next((prefix for prefix in _TEXT_PREFIXES if name.startswith(prefix)), "")
-    return _TEXT_PREFIXES.get(prefix, "") + name.removeprefix(prefix)
 
 
 def _check_class(config: Mapping[str, Any]) -> None:

@@ -4,7 +4,6 @@ import asyncio
 import json
 import math
 import re
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
@@ -87,7 +86,8 @@ class OllamaModels:
         return _answered({"version": _OLLAMA_VERSION, "reader_edge": __version__})
 
     async def _tags(self, request: Request) -> Response:
-        return _answered({"models": [_described(each) | {"modified_at": self._since} for each in self._pool.models]})
+        described = [each for model in self._pool.models for each in (_described(model), *_adapters(model))]
+        return _answered({"models": [each | {"modified_at": self._since} for each in described]})
 
     async def _ps(self, request: Request) -> Response:
         return _answered({"models": [self._running(each) for each in self._pool.models if each.loaded is not None]})
@@ -135,7 +135,7 @@ class OllamaModels:
     def _found(self, body: _ModelBody) -> ServedModel:
         """The model that is meant. Raises ApiError."""
         model = self._pool.find(body.requested)
-        check_ollama_model(body.requested, replace(self._settings, model_name=model.name))
+        check_ollama_model(body.requested, self._pool.settings_of(model))
         return model
 
     async def _pull(self, request: Request) -> Response:
@@ -178,6 +178,14 @@ def _described(model: ServedModel) -> Json:
         "details": _details(model),
         "context_length": manifest.max_context,
     }
+
+
+def _adapters(model: ServedModel) -> list[Json]:
+    """A model's adapters, each as a model made of it."""
+    details = _details(model) | {"parent_model": tagged(model.name)}
+    return [
+        _described(model) | {"name": tagged(name), "model": tagged(name), "details": details} for name in model.adapters
+    ]
 
 
 def _details(model: ServedModel) -> Json:

@@ -1,1 +1,1 @@
-"""Adapters of low rank (LoRA) that requests bring at run time, each its own in one batch."""
+"""Adapters of low rank (LoRA): how their files are read, and those that requests bring, each its own in one batch."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from reader_edge_runtime.adapters.adapter_set import LoadedAdapter
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.config import EngineConfig, GenerationConfig
 from reader_edge_runtime.decoding.draft_permission import UNCHECKED, DraftPermission
@@ -96,9 +97,11 @@ class Decoder:
         sampler: Sampler | None = None,
         constraint: Constraint | None = None,
         images: Sequence[EncodedImage] = (),
+        adapter: LoadedAdapter | None = None,
     ) -> Request:
         """Queue a request, which `step` decodes; see Request. Raises PromptError, ConfigError or CapacityError."""
-        request = Request(prompt_token_ids, config, self.target.manifest, is_stop, sampler, constraint, images=images)
+        given = prompt_token_ids, config, self.target.manifest, is_stop, sampler, constraint
+        request = Request(*given, images=images, adapter=adapter)
         self.enqueue(request)
         return request
 
@@ -320,5 +323,5 @@ class Decoder:
                 with request.catching_errors():
                     request.drafter.finish()
                     if self.slots.prefixes is not None:
-                        self.slots.prefixes.keep_learned(self.drafter, request.config.cache_salt)
+                        self.slots.prefixes.keep_learned(self.drafter, request.salt)
                 self.planner.end(request, self.recorder.lap())

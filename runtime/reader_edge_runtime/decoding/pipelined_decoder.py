@@ -37,7 +37,7 @@ class Microbatch(Decoder):
 
     def num_known(self, request: Request) -> int:
         """First tokens of a request, its last left out, that this microbatch has in its cache."""
-        salt = request.config.cache_salt
+        salt = request.salt
         return max((num_shared(text, request.token_ids) for text in self.scheduler.texts(salt)), default=0)
 
     def _advance(self) -> None:

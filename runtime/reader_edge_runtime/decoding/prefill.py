@@ -71,7 +71,7 @@ class Prefill:
         is_last = length + len(tree) == request.prefill_end
         scored = range(len(tree)) if is_read else rows
         num_kept = max(len(tree) - LOOSE_END, 0) if is_last else len(tree)
-        choosers = [request] if (is_last and not is_again) or is_read else []
+        is_chosen = (is_last and not is_again) or is_read
         num_left = request.prefill_end - length - len(tree)
         is_learned = (
             request.drafter is not None
@@ -82,9 +82,9 @@ class Prefill:
         if images is not None and request.on_progress is not None:
             images.on_wait = partial(request.on_progress, length, request.num_prompt_tokens)
         image_rows = None if images is None else images.rows(length, length + len(tree))
-        result = self._scorer.score(slot, [tree], [scored], choosers, num_kept, is_learned, image_rows)
+        result = self._scorer.score(slot, tree, scored, request, num_kept, is_chosen, is_learned, image_rows)
         cache.commit(slot, range(len(tree)))
-        prompt = KeptText(request.token_ids[: request.prefill_end], request.config.cache_salt)
+        prompt = KeptText(request.token_ids[: request.prefill_end], request.salt)
         self._slots.note_chunk(length, prompt)
         request.num_read_tokens = min(length + len(tree), request.num_prompt_tokens)
         if is_read:

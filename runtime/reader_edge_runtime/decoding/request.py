@@ -7,13 +7,14 @@ from typing import Literal
 
 import numpy as np
 
+from reader_edge_runtime.adapters.adapter_set import LoadedAdapter
 from reader_edge_runtime.config import GenerationConfig, SamplingConfig
 from reader_edge_runtime.decoding.prompt_images import FIRST_IMAGE_ID, EncodedImage, PromptImages
 from reader_edge_runtime.decoding.sampling.constraint import Constraint
 from reader_edge_runtime.decoding.sampling.sampler import Sampler, TokenLogprob, token_logprob
 from reader_edge_runtime.draft_tree import DraftTree
 from reader_edge_runtime.drafting.draft_hints import NO_HINTS, DraftHints
-from reader_edge_runtime.drafting.drafter import Drafter, RequestContext, RequestDrafter
+from reader_edge_runtime.drafting.drafter import Drafter, RequestContext, RequestDrafter, salt_of
 from reader_edge_runtime.drafting.payoff import AcceptanceEstimate, Repetition
 from reader_edge_runtime.errors import ConfigError, DraftError, PromptError, PromptTooLongError, ProviderError
 from reader_edge_runtime.forward_result import ForwardResult
@@ -41,6 +42,8 @@ class Request:
         max_tokens, "context" at the model's limit, "cancelled" when the caller gave up, "error" when something of this
         request failed.
     remote: drafts of a remote client; None where there is none.
+    adapter_id: as of a `Pass`. salt: what keeps its texts, and what they teach, apart from those of others: its
+        adapter's fingerprint and its caller's own.
     error: what failed. priority: of waiting requests the lowest is next. num_read_tokens: of the prompt, by the target.
     on_progress: called with these and the prompt's tokens after each pass over it, and while its images are seen; what
         it raises ends the request.
@@ -57,9 +60,11 @@ class Request:
         constraint: Constraint | None = None,
         hints: DraftHints = NO_HINTS,
         images: Sequence[EncodedImage] = (),
+        adapter: LoadedAdapter | None = None,
     ) -> None:
         """is_stop: gets each emitted token, True ends the answer. sampler: in place of what config.sampling describes.
-        hints: what is known of the answer, to draft from. images: of the prompt, in its order.
+        hints: what is known of the answer, to draft from. images: of the prompt, in its order. adapter: what the
+        config's name means.
 
         Raises PromptError or ConfigError.
         """
@@ -70,6 +75,9 @@ class Request:
             self.token_ids, self.drafted_ids = self.images.token_ids, self.images.token_ids.texts
         self.num_prompt_tokens = len(self.token_ids)
         self.config = config
+        self.adapter_id = -1 if adapter is None else adapter.adapter_id
+        self._adapter = adapter  # held, so that its place stays its own
+        self.salt = salt_of("" if adapter is None else adapter.fingerprint, config.cache_salt)
         self.sampling = config.sampling or SamplingConfig()
         self.sampler = sampler or Sampler(self.sampling, manifest.vocab_size, self.drafted_ids)
         self.constraint = constraint
@@ -254,8 +262,8 @@ class Request:
         """Have a drafter draft for this request, of whose hints other requests say nothing."""
         if self._hints:
             self.estimate = AcceptanceEstimate()
-        temperature, salt = self.sampling.temperature, self.config.cache_salt
-        context = RequestContext(self.drafted_ids, self._hints, temperature, salt, self.images is not None)
+        temperature, has_images = self.sampling.temperature, self.images is not None
+        context = RequestContext(self.drafted_ids, self._hints, temperature, self.salt, has_images)
         self.drafter = drafter.begin(context)
 
     def prepare(self) -> None:
@@ -265,7 +273,7 @@ class Request:
 
     def close(self) -> None:
         """Give back what only a running request needs."""
-        self.is_closed = True
+        self.is_closed, self._adapter = True, None
         if self.constraint is not None:
             self.constraint.close()
 

@@ -31,7 +31,7 @@ class Scheduler:
 
     def texts(self, salt: str = "") -> list[list[int]]:
         """The tokens whose rows each slot holds, in the slots' order; none of a text of another salt."""
-        owned = [KeptText(owner.token_ids, owner.config.cache_salt) for owner in self.owners]
+        owned = [KeptText(owner.token_ids, owner.salt) for owner in self.owners]
         texts = zip(owned + self._slots.idle_texts(), self._slots.lengths, strict=False)
         return [text.token_ids[:length] if text.salt == salt else [] for text, length in texts]
 
@@ -75,8 +75,8 @@ class Scheduler:
         slot has changed.
         """
         self._kv_budget.check(request)
-        running = [KeptText(each.token_ids, each.config.cache_salt) for each in self.running]
-        known = KeptText(request.reusable_token_ids, request.config.cache_salt)
+        running = [KeptText(each.token_ids, each.salt) for each in self.running]
+        known = KeptText(request.reusable_token_ids, request.salt)
         self._slots.bring_forward(known, running)
         with self._slots.resizing():
             self._kv_budget.make_room([*self.running, request])
@@ -103,7 +103,7 @@ class Scheduler:
         for slot in reversed(range(len(self.running))):
             request = self.running[slot]
             if leaves(request):
-                text = KeptText(request.token_ids, request.config.cache_salt)
+                text = KeptText(request.token_ids, request.salt)
                 self._slots.release(slot, text, self.prefilling is not None)
                 self.running[slot] = self.running[-1]
                 self.running.pop()

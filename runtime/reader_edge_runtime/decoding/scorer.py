@@ -70,28 +70,29 @@ class Scorer:
 
     def score(
         self,
-        first_slot: int,
-        trees: list[DraftTree],
-        rows: list[range],
-        choosers: Sequence[Request],
+        slot: int,
+        tree: DraftTree,
+        rows: range,
+        request: Request,
         num_kept: int,
+        is_chosen: bool = True,
         is_learned: bool = True,
         images: ImageRows | None = None,
     ) -> ForwardResult:
-        """Score trees, and ask for what these requests need to choose from them. num_kept, images: see `Pass`.
+        """Score one request's tree, and ask for what it needs to choose from it. num_kept, images: see `Pass`.
 
-        is_learned: whether the drafter gets layer states.
+        is_chosen: whether it chooses. is_learned: whether the drafter gets layer states.
         """
-        wanted = self._wanted(first_slot, trees, rows, choosers, num_kept)
+        wanted = self._wanted(slot, [tree], [rows], [request], num_kept, is_chosen)
         wanted = wanted if images is None else wanted._replace(images=images, shifts=())
         wanted = wanted if is_learned else wanted._replace(wants_layer_states=False)
         return self.target.forward(self.cache, wanted)
 
     def score_trees(
-        self, trees: list[DraftTree], num_first: int, choosers: Sequence[Request], num_kept: int
+        self, trees: list[DraftTree], num_first: int, requests: Sequence[Request], num_kept: int
     ) -> ScoredTrees:
         """Score a step's trees, of the first slots. num_first: see `StepPlan`; only for a `PipelinedTarget`."""
-        wanted = self._wanted(0, trees, [range(len(tree)) for tree in trees], choosers, num_kept)
+        wanted = self._wanted(0, trees, [range(len(tree)) for tree in trees], requests, num_kept)
         if not num_first:
             return ScoredTrees(trees, self.target.forward(self.cache, wanted))
         [whole] = trees
@@ -101,19 +102,28 @@ class Scorer:
         return ScoredTrees(first.trees, result, whole, behind)
 
     def _wanted(
-        self, first_slot: int, trees: list[DraftTree], rows: list[range], choosers: Sequence[Request], num_kept: int
+        self,
+        first_slot: int,
+        trees: list[DraftTree],
+        rows: list[range],
+        requests: Sequence[Request],
+        num_kept: int,
+        is_chosen: bool = True,
     ) -> Pass:
+        """requests: those of the trees, in their order. is_chosen: whether they choose from the pass."""
         wants_logits = wants_scores = False
         wants_hidden_states = self.drafter.wants_hidden_states
-        for request in choosers:
+        for request in requests if is_chosen else ():
             wants_logits |= request.needs_logits or request.is_reading_prompt or self.on_logits is not None
             wants_scores |= request.config.is_scored or request.acceptance.wants_log_sum_exp
             wants_hidden_states |= request.acceptance.wants_hidden_states
         wanted = Pass(first_slot, trees, rows, wants_logits, wants_scores, wants_hidden_states, num_kept)
         wanted = wanted._replace(wants_layer_states=self.drafter.wants_layer_states)
+        if self.target.manifest.adapted_products:
+            wanted = wanted._replace(adapter_ids=[each.adapter_id for each in requests])
         if self.target.manifest.images is None:
             return wanted
-        return wanted._replace(shifts=[each.images.shift if each.images is not None else 0 for each in choosers])
+        return wanted._replace(shifts=[each.images.shift if each.images is not None else 0 for each in requests])
 
     def walk(
         self, request: Request, scored: ScoredTrees, b: int, near_tie_margin: float, start: int = 0
@@ -133,7 +143,7 @@ class Scorer:
     def recheck(self, slot: int, request: Request) -> int:
         """Emit the token after the pending one by a pass of that alone, whose row is kept; returns it."""
         request.stats.num_redecided_tokens += 1
-        result = self.score(slot, [DraftTree.root(request.token_ids[-1])], [range(1)], [request], num_kept=1)
+        result = self.score(slot, DraftTree.root(request.token_ids[-1]), range(1), request, num_kept=1)
         self.cache.commit(slot, [0])
         return self.take_choice(request, result, 0)
 

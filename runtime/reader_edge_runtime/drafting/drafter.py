@@ -13,12 +13,25 @@ from reader_edge_runtime.errors import DraftError, ReaderEdgeError
 PROMPT_TAIL = 4  # tokens of a prompt that are remembered with its answer
 
 
+def salt_of(adapter: str, caller: str) -> str:
+    """What keeps requests apart: those of other adapters, given by fingerprints, and of callers with another salt.
+
+    No two pairs have the same; "" is of requests without either.
+    """
+    return f"{adapter}:{caller}" if adapter or caller else ""
+
+
+def shared_salt(salt: str) -> str:
+    """The same for all callers of an adapter."""
+    return salt_of(salt.partition(":")[0], "")
+
+
 class RequestContext(NamedTuple):
     """What is known of a request when its drafting begins.
 
     token_ids: the request's own list, the prompt, which grows by the answer; drafting only reads it. temperature: at
-    which the answer's tokens are drawn; 0 where each is the best. salt: `GenerationConfig.cache_salt`; drafts hold
-    nothing of requests that have another. has_images: whether the prompt has some, of which token_ids have nothing.
+    which the answer's tokens are drawn; 0 where each is the best. salt: see `salt_of`; drafts hold nothing of requests
+    that have another. has_images: whether the prompt has some, of which token_ids have nothing.
     """
 
     token_ids: Sequence[int]

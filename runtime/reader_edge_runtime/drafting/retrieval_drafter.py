@@ -12,7 +12,14 @@ import numpy as np
 from reader_edge_runtime.arrays import Array, Int32Array
 from reader_edge_runtime.config import DraftConfig
 from reader_edge_runtime.draft_tree import DraftTree, ScoredTree
-from reader_edge_runtime.drafting.drafter import PROMPT_TAIL, Drafter, DraftRequest, RequestContext, RequestDrafter
+from reader_edge_runtime.drafting.drafter import (
+    PROMPT_TAIL,
+    Drafter,
+    DraftRequest,
+    RequestContext,
+    RequestDrafter,
+    shared_salt,
+)
 from reader_edge_runtime.drafting.kernel_loader import KernelLoader
 from reader_edge_runtime.drafting.sources.datastore.datastore import Datastore
 from reader_edge_runtime.drafting.sources.history_file import HistoryFile
@@ -42,7 +49,8 @@ class RetrievalDrafter(Drafter):
     wrote before any request, as a history that all others come behind. disabled_sources: names of sources that are not
     used, since they cannot pay off on this machine.
 
-    What is learned of requests serves those with the same salt, but for a history file, which all share.
+    What is learned of requests serves those with the same salt. A history file is shared by all callers, and has
+    nothing of requests with an adapter.
 
     Until the compiled core is loaded, or compiled on a machine that never ran it, nothing is drafted; requests that
     began before catch up. Raises ConfigError for more sources than can be mixed, HistoryError.
@@ -153,7 +161,7 @@ class RetrievalDrafter(Drafter):
     def learn_later(self, token_ids: Sequence[int], salt: str = "") -> None:
         """Take an answer into the history when something is next drafted."""
         if self.config.is_history_used:
-            self._past_answers.append(("" if self._is_shared else salt, np.array(token_ids, np.int32)))
+            self._past_answers.append((self._own_salt(salt), np.array(token_ids, np.int32)))
             if len(self._past_answers) > _MAX_UNLEARNED:
                 self.core()
 
@@ -172,7 +180,7 @@ class RetrievalDrafter(Drafter):
         """The compiled core of a salt's requests, with all past answers learned; None while none is loaded."""
         if not self._loader.is_ready:
             return None
-        salt = "" if self._is_shared else salt
+        salt = self._own_salt(salt)
         if self._is_changing:
             self._drop_cores()
         if salt not in self._cores or self._past_answers:
@@ -182,6 +190,9 @@ class RetrievalDrafter(Drafter):
                 self._core_of(salt)
                 self._past_answers = []
         return self._core_of(salt)
+
+    def _own_salt(self, salt: str) -> str:
+        return shared_salt(salt) if self._is_shared else salt
 
     def _core_of(self, salt: str) -> "DraftingCore":
         core = self._cores.get(salt)
@@ -304,16 +315,16 @@ class RetrievalRequest(RequestDrafter):
 
     def finish(self) -> None:
         core = None if self._state is None else self._drafter.core(self.salt)  # learns past answers, for drafts alone
-        has_answer = len(self.token_ids) > self.num_prompt_tokens
+        has_answer, is_kept = len(self.token_ids) > self.num_prompt_tokens, not shared_salt(self.salt)
         answer = self.token_ids[max(0, self.num_prompt_tokens - PROMPT_TAIL) :]
         if core is not None:
             with self._drafter.changing():
                 used = self.caught_up(core).finish()
-            for text in used:
+            for text in used if is_kept else ():
                 self._drafter.remember(text)
         elif has_answer:
             self._drafter.learn_later(answer, self.salt)
-        if has_answer:
+        if has_answer and is_kept:
             self._drafter.remember(answer)
         self.sources.finish()
 

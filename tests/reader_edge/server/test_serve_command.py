@@ -85,7 +85,7 @@ def test_without_pillow_the_start_says_that_images_need_it(
 ) -> None:
     engine, _ = seeing_engine(tmp_path)
     monkeypatch.setattr("reader_edge.models.model_source.load_engine", lambda *_: engine)
-    monkeypatch.setattr("reader_edge.models.model_source.finder", lambda _: Path)
+    monkeypatch.setattr("reader_edge.models.model_source.finder", lambda *_: Path)
     monkeypatch.setattr("reader_edge.server.listening.listen", lambda *_: None)
     for pillow, is_warned in ((None, True), ("PIL", False)):
         monkeypatch.setattr("reader_edge.commands.serve.find_spec", lambda name, pillow=pillow: pillow)

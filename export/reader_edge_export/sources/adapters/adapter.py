@@ -1,103 +1,117 @@
-"""An adapter of low rank (LoRA, https://arxiv.org/abs/2106.09685), and weights that it is merged into as they are read.
+"""An adapter that is merged: found for a source, and the factors of each parameter that it changes."""
 
-`merged_weights.py` does that; peft_folder.py and gguf_adapter.py are the two kinds.
-"""
-
-import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from hashlib import sha256
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from reader_edge_export.sources.find import is_gguf
+import numpy as np
+
 from reader_edge_export.sources.source import Source
-from reader_edge_runtime.arrays import Float32Array
-from reader_edge_runtime.errors import ExportError
-from reader_edge_runtime.package.manifest import sha256_of
+from reader_edge_runtime.adapters.adapted_modules import open_adapter
+from reader_edge_runtime.adapters.adapter import Adapter, Change, StoredFactors, own_name
+from reader_edge_runtime.adapters.gguf_adapter import GgufAdapter
+from reader_edge_runtime.errors import AdapterError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-MERGE = "merge it into its model with peft's merge_and_unload, and give the merged one"
-_SIZE = re.compile(r"\d[\d.]*[bm]")
-_NUMBER = re.compile(r"(?<![\d.vq_])\d[\d.]*[bm]?(?![\d.]*-?bit)")  # of a version and a size, not of a release
+    from reader_edge_export.sources.gguf.placement import Placement
+
+ReadFactors = Callable[[], StoredFactors]
+_IN_FILES = {  # models that converters write as other ones
+    **{"mistral": "llama", "olmo3": "olmo2", "deepseek_v3": "deepseek_v2", "glm4_moe_lite": "deepseek_v2"}
+}
 
 
-@dataclass(frozen=True, slots=True)
-class Factors:
-    """What an adapter adds to a matrix (J, K), outputs first: up (J, r) times down (r, K), both fp32, r its rank.
+class _Part(NamedTuple):
+    """Rows of a parameter that a tensor's factors change, by rows of `up` from `first` on."""
 
-    magnitude: of DoRA (https://arxiv.org/abs/2402.09353), fp32 (J,): the length that each output's weights then get.
-    """
-
-    up: Float32Array
-    down: Float32Array
-    magnitude: Float32Array | None = None
-
-
-ReadFactors = Callable[[], Factors]
-
-
-@dataclass(frozen=True, slots=True)
-class Adapter(ABC):
-    """One whose config and header were read and checked.
-
-    path: of its folder or file. base: the name of the model that it was trained on, "" where it names none.
-    """
-
-    path: Path
-    base: str
-
-    @property
-    @abstractmethod
-    def files(self) -> list[Path]:
-        """All that is read of it."""
-
-    @abstractmethod
-    def factors(self, model: "PreTrainedModel") -> Mapping[str, ReadFactors]:
-        """By the names of a model's parameters, what reads the factors of each matrix that is changed.
-
-        Shapes are compared here, before anything is read. Raises ExportError where it is for another model.
-        """
-
-    @property
-    def short_name(self) -> str:
-        return "".join(char if char.isprintable() else "?" for char in self.path.absolute().name)
-
-    def fingerprint(self, of_model: str) -> str:
-        """SHA-256 (hex) over that of the model and the adapter's files."""
-        return sha256("".join([of_model, *map(sha256_of, self.files)]).encode()).hexdigest()
-
-    def check_base(self, source: Source) -> None:
-        """Raise ExportError where the names of its model and of the source tell of two models.
-
-        Only numbers are compared, and only where both have the size of a model among them: one model has many names.
-        """
-        own, given = (re.split(r"[/\\]", name)[-1].lower() for name in (self.base, source.short_name))
-        if not (_SIZE.search(own) and _SIZE.search(given)) or {*_NUMBER.findall(own)} <= {*_NUMBER.findall(given)}:
-            return
-        raise ExportError(
-            f"'{self.path}' was trained on {self.base!r:.100} and not on '{source.short_name}': give that model, or "
-            "correct the name in the adapter if they are the same."
-        )
+    change: Change
+    first: int
+    rows: slice
 
 
 def find_adapter(path: Path, source: Source) -> Adapter:
     """The adapter in a PEFT folder or a GGUF file, as far as it can be checked without the model's modules.
 
-    Raises ExportError (or a child), with the remedy in one sentence.
+    Raises AdapterError, or GgufError for a broken file, with the remedy in one sentence.
     """
-    if path.is_dir():
-        from reader_edge_export.sources.adapters.peft_folder import PeftFolder
-
-        found: Adapter = PeftFolder.open(path)
-    elif is_gguf(path):
-        from reader_edge_export.sources.adapters.gguf_adapter import GgufAdapter
-
-        found = GgufAdapter.open(path, source)
-    else:
-        raise ExportError(f"No adapter at '{path}': give a folder that PEFT wrote, or a GGUF file of an adapter.")
-    found.check_base(source)
+    found = open_adapter(path)
+    if isinstance(found, GgufAdapter):
+        _check_architecture(found, source)
+    found.check_base(source.short_name)
     return found
+
+
+def factors_of(adapter: Adapter, model: "PreTrainedModel") -> Mapping[str, ReadFactors]:
+    """By the names of a model's parameters, what reads the factors of each matrix that is changed.
+
+    Shapes are compared here, before anything is read. Raises AdapterError where it is for another model.
+    """
+    return _of_tensors(adapter, model) if isinstance(adapter, GgufAdapter) else _of_modules(adapter, model)
+
+
+def _of_modules(adapter: Adapter, model: "PreTrainedModel") -> Mapping[str, ReadFactors]:
+    from reader_edge_export.sources.adapters.merged_weights import MergeableMatrices
+    from reader_edge_export.sources.folder.parameter_names import ParameterNames
+
+    names, matrices = ParameterNames(model), MergeableMatrices(adapter, model)
+    found: dict[str, ReadFactors] = {}
+    for module, change in adapter.changes.items():
+        name = names.name_of(own_name(f"{module}.weight"))
+        adapter.check_shapes(module, matrices.shape_of(module, name))
+        if name is None or name in found:
+            raise AdapterError(f"'{adapter.path}' changes {name} by two names: fetch the adapter again.")
+        found[name] = change.read
+    return found
+
+
+def _of_tensors(adapter: GgufAdapter, model: "PreTrainedModel") -> Mapping[str, ReadFactors]:
+    from reader_edge_export.sources.adapters.merged_weights import MergeableMatrices
+    from reader_edge_export.sources.gguf.gguf_file import GgufFile
+    from reader_edge_export.sources.gguf.placement import Placement
+
+    placement, matrices = Placement(GgufFile.open(adapter.path), model), MergeableMatrices(adapter, model)
+    found: dict[str, list[_Part]] = {}
+    for target, change in adapter.changes.items():
+        places, first = placement.places(target), 0
+        num_inputs = matrices.shape_of(target, places[0][0] if places else None)[1]
+        adapter.check_shapes(target, (sum(rows.stop - rows.start for _, rows in places), num_inputs))
+        for name, rows in places:
+            matrices.shape_of(target, name)
+            found.setdefault(name, []).append(_Part(change, first, rows))
+            first += rows.stop - rows.start
+    return {name: partial(_read, placement, name, parts) for name, parts in found.items()}
+
+
+def _read(placement: "Placement", name: str, parts: Sequence[_Part]) -> StoredFactors:
+    """As the parameter has its rows and columns; factors of several tensors in it are one of all their ranks."""
+    ranks = [part.change.down[0] for part in parts]
+    up = np.zeros((placement.stored_shape(name)[0], sum(ranks)), np.float32)
+    downs, column = [], 0
+    for part, rank in zip(parts, ranks, strict=True):
+        factors, num_rows = part.change.read(), part.rows.stop - part.rows.start
+        up[part.rows, column : column + rank] = factors.up[part.first : part.first + num_rows]
+        downs.append(factors.down)
+        column += rank
+    down = np.concatenate(downs)
+    rows, columns = placement.row_order(name), placement.column_order(name)
+    return StoredFactors(up if rows is None else up[rows], down if columns is None else down[:, columns])
+
+
+def _check_architecture(adapter: GgufAdapter, source: Source) -> None:
+    from reader_edge_export.sources.gguf.config import model_type_of
+    from reader_edge_export.sources.gguf.gguf_source import GgufSource
+    from reader_edge_export.sources.gguf.layer_sizes import architecture_of
+
+    architecture, model_type = adapter.architecture, source.architecture
+    if isinstance(source, GgufSource):
+        is_same = architecture_of(source.file) == architecture
+    else:
+        is_same = model_type_of(architecture) in (model_type, _IN_FILES.get(model_type, model_type))
+    if not is_same:
+        raise AdapterError(
+            f"'{adapter.path}' is an adapter for {architecture!r:.40}, and the model is a {model_type}: give the model "
+            "that it was trained on."
+        )

@@ -10,23 +10,23 @@ from transformers.pytorch_utils import Conv1D
 
 from reader_edge_export.blocks.block_type import BlockType
 from reader_edge_export.blocks.blocks import Blocks
-from reader_edge_export.sources.adapters.adapter import MERGE, Adapter, ReadFactors
+from reader_edge_export.sources.adapters.adapter import ReadFactors, factors_of
 from reader_edge_export.sources.latent_heads import HeadProduct
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.sources.weights import Weights
+from reader_edge_runtime.adapters.adapter import Adapter
 from reader_edge_runtime.arrays import Float32Array
-from reader_edge_runtime.errors import ExportError
+from reader_edge_runtime.errors import AdapterError
 
 _VALUES_AT_ONCE = 1 << 22  # of what is added
-_USUAL_RANK = 512  # one rank for all matrices may be more than the small ones can have, such as of routers
 
 
 def merged(model: SourceModel, adapter: Adapter) -> tuple[SourceModel, int]:
     """The model with an adapter in its weights, and in how many matrices it is; 0 where it changes no number.
 
-    Raises ExportError where it does not fit, before it is read.
+    Raises AdapterError where it does not fit, before it is read.
     """
-    factors = adapter.factors(model.skeleton)
+    factors = factors_of(adapter, model.skeleton)
     weights = MergedWeights(model, adapter, factors)
     is_changed = any(not np.array_equal(model.weights.read(name), weights.read(name)) for name in factors)
     return replace(model, weights=weights), len(factors) if is_changed else 0
@@ -58,7 +58,7 @@ class MergedWeights(Weights):
         return values
 
     def _add(self, name: str, values: Float32Array, first: int) -> None:
-        """Add in place to rows (..., K) of a matrix, outputs first, from its `first` on. Raises ExportError."""
+        """Add in place to rows (..., K) of a matrix, outputs first, from its `first` on. Raises AdapterError."""
         with np.errstate(all="ignore"):  # an adapter may hold any numbers, and what comes of them is checked
             factors = self._factors[name]()
             num_rows = max(1, _VALUES_AT_ONCE // values.shape[1])
@@ -69,7 +69,7 @@ class MergedWeights(Weights):
                 if factors.magnitude is not None:
                     rows *= (factors.magnitude[outputs] / np.linalg.norm(rows, axis=1))[:, None]
         if not np.isfinite(values).all():
-            raise ExportError(
+            raise AdapterError(
                 f"'{self._adapter.path}' leaves numbers in {name} that are not finite: fetch the adapter again."
             )
 
@@ -106,40 +106,15 @@ class MergeableMatrices:
         }
 
     def shape_of(self, target: str, name: str | None) -> tuple[int, ...]:
-        """(J, K), outputs first, of the parameter that a target of the adapter means. Raises ExportError."""
+        """(J, K), outputs first, of the parameter that a target of the adapter means. Raises AdapterError."""
         if name in self._shapes:
             return self._shapes[name]
         if ".experts" in target or "_exps" in target:
-            raise self._other(f"changes the experts of a mixture ({target!r:.100})")
+            raise self._adapter.other(f"changes the experts of a mixture ({target!r:.100})")
         if ".attn_k_b." in target or ".attn_v_b." in target:
-            raise self._other(f"changes what makes keys and values of a latent by head ({target!r:.100})")
+            raise self._adapter.other(f"changes what makes keys and values of a latent by head ({target!r:.100})")
         if name in self._tables:
-            raise self._other(f"changes the embeddings or the logit head ({target!r:.100})")
+            raise self._adapter.other(f"changes the embeddings or the logit head ({target!r:.100})")
         if name in self._parameters:
-            raise self._other(f"changes {target!r:.100}, which is no matrix of a product")
-        raise ExportError(
-            f"'{self._adapter.path}' changes {target!r:.100}, which the model does not have: give the model that the "
-            f"adapter was trained on{self._trained_on()}."
-        )
-
-    def check(self, target: str, wanted: tuple[int, ...], up: tuple[int, ...], down: tuple[int, ...]) -> None:
-        """Raise ExportError unless factors of the shapes up (J, r) and down (r, K) make a matrix of the one wanted, in
-        a rank that it has use for: a sparse file may hold factors of any.
-        """
-        is_of_one_rank = len(up) == len(down) == 2 and up[1] == down[0] > 0
-        if not is_of_one_rank or (up[0], down[1]) != wanted:
-            raise ExportError(
-                f"'{self._adapter.path}' changes {target!r:.100} by factors of the shapes {up} and {down}, where the "
-                f"model has {wanted}: give the model that the adapter was trained on{self._trained_on()}."
-            )
-        if up[1] > max(min(wanted), _USUAL_RANK):
-            raise ExportError(
-                f"'{self._adapter.path}' changes {target!r:.100} in rank {up[1]}, where a matrix of {wanted} has "
-                f"{min(wanted)} at most: fetch the adapter again."
-            )
-
-    def _other(self, what: str) -> ExportError:
-        return ExportError(f"'{self._adapter.path}' {what}, which is not done here: {MERGE}.")
-
-    def _trained_on(self) -> str:
-        return f", {self._adapter.base!r:.100}" if self._adapter.base else ""
+            raise self._adapter.other(f"changes {target!r:.100}, which is no matrix of a product")
+        raise self._adapter.missing(target)

@@ -5,22 +5,13 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import gguf
 import numpy as np
 
-from reader_edge_export.sources.gguf.gguf_header import (
-    OTHER,
-    PERHAPS_DAMAGED,
-    Header,
-    Kind,
-    NewerType,
-    Tensor,
-    Value,
-    block_sizes,
-)
 from reader_edge_export.sources.gguf.split_files import joined_tensors, other_parts
+from reader_edge_export.sources.gguf.tensor_kinds import KINDS, Tensor, dequantized
 from reader_edge_runtime.arrays import Float32Array, UInt8Array
 from reader_edge_runtime.errors import GgufError
+from reader_edge_runtime.untrusted.gguf_header import OTHER, PERHAPS_DAMAGED, GgufHeader, Value
 from reader_edge_runtime.untrusted.plain_file import unblocked
 
 _CHUNK_BYTES = 1 << 22  # of a tensor, read at once
@@ -107,7 +98,7 @@ class GgufFile:
         start = 0
         for data in self.read_rows(tensor, first, first + num_rows):
             stop = start + len(data)
-            rows[start:stop] = _dequantized(data, tensor.kind)
+            rows[start:stop] = dequantized(data, tensor.kind)
             if not np.isfinite(rows[start:stop]).all():
                 raise self.error(f"holds values in {tensor.name!r:.80} that are not finite", PERHAPS_DAMAGED)
             start = stop
@@ -132,42 +123,8 @@ class GgufFile:
 
 def _opened(path: Path) -> tuple[os.stat_result, tuple[dict[str, Value], dict[str, Tensor]]]:
     with open(path, "rb", opener=unblocked) as file:
-        return os.fstat(file.fileno()), Header(path, file).read()
+        return os.fstat(file.fileno()), GgufHeader(path, file, KINDS).read()
 
 
 def _identity(state: os.stat_result) -> tuple[int, ...]:
     return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns
-
-
-def is_dequantizable(kind: Kind) -> bool:
-    """Whether the values of a type are known."""
-    _, type_size = block_sizes(kind)
-    try:
-        _dequantized(np.zeros((1, type_size), np.uint8), kind)
-    except NotImplementedError:  # what the library says of a type that it does not know
-        return False
-    return True
-
-
-def _dequantized(rows: UInt8Array, kind: Kind) -> Float32Array:
-    with np.errstate(all="ignore"):  # hostile scales may be infinite
-        if kind.name in _OWN_LEVELS or isinstance(kind, NewerType):
-            return _of_levels(rows, _OWN_LEVELS[kind.name])
-        values: Float32Array = gguf.dequantize(rows, kind)
-    return values
-
-
-# What codes of types stand for whose values the library does not know; of Q2_0 the last is in no file of three values.
-_OWN_LEVELS = {"Q1_0": (-1, 1), "Q2_0": (-1, 0, 1, 2)}
-
-
-def _of_levels(rows: UInt8Array, levels: tuple[int, ...]) -> Float32Array:
-    """Blocks of 16 bytes of codes, lowest bits first, behind a scale in fp16.
-
-    Source: `dequantize_row_q1_0` and `dequantize_row_q2_0` of llama.cpp.
-    """
-    blocks, bits = rows.reshape(-1, 18), len(levels) // 2
-    scales = np.ascontiguousarray(blocks[:, :2]).view("<f2").astype(np.float32)
-    codes = blocks[:, 2:, np.newaxis] >> np.arange(0, 8, bits, dtype=np.uint8) & 2**bits - 1
-    values: Float32Array = np.array(levels, np.float32)[codes].reshape(len(blocks), -1) * scales
-    return values.reshape(len(rows), -1)

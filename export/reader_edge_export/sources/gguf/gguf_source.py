@@ -13,9 +13,10 @@ from reader_edge_export.blocks.block_type import BLOCK_TYPES
 from reader_edge_export.sources.architectures import MIN_CONTEXT, check_architecture, max_context_of
 from reader_edge_export.sources.generation import own_sampling
 from reader_edge_export.sources.gguf.config import LAST, RANK, config_of, pooling_type_of
-from reader_edge_export.sources.gguf.gguf_file import GgufFile, is_dequantizable
+from reader_edge_export.sources.gguf.gguf_file import GgufFile
 from reader_edge_export.sources.gguf.layer_sizes import CLASSIFIER, unread_tensors
 from reader_edge_export.sources.gguf.ollama import in_words_of_llama_cpp
+from reader_edge_export.sources.gguf.tensor_kinds import is_dequantizable
 from reader_edge_export.sources.gguf.tokenizer import build_tokenizer
 from reader_edge_export.sources.gguf.vocabulary import GgufVocabulary, chat_template_of, vocabulary_of
 from reader_edge_export.sources.source import Source

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from reader_edge_export.sources.find import mmproj_files
-from reader_edge_export.sources.gguf.gguf_file import GgufFile, is_dequantizable
+from reader_edge_export.sources.gguf.gguf_file import GgufFile
 from reader_edge_export.sources.gguf.gguf_source import GgufSource
 from reader_edge_export.sources.gguf.layer_sizes import architecture_of
 from reader_edge_export.sources.gguf.metadata import Metadata
 from reader_edge_export.sources.gguf.projectors import PROJECTORS, REMEDY, Opened, Projector
+from reader_edge_export.sources.gguf.tensor_kinds import is_dequantizable
 from reader_edge_export.sources.image_part import FAMILIES, ImagePart, Mmproj
 from reader_edge_runtime.errors import GgufError, UnsupportedArchitectureError
 from reader_edge_runtime.package.images import ImageRules, placeholder_of

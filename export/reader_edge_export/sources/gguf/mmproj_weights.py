@@ -13,8 +13,8 @@ from reader_edge_export.blocks.block_type import BLOCK_TYPES, BlockType
 from reader_edge_export.blocks.blocks import Blocks
 from reader_edge_export.sources.blank_model import check_largest
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
-from reader_edge_export.sources.gguf.gguf_header import Tensor
 from reader_edge_export.sources.gguf.placement import Piece
+from reader_edge_export.sources.gguf.tensor_kinds import Tensor
 from reader_edge_export.sources.gguf.weights import read_blocks
 from reader_edge_export.sources.weights import Weights
 from reader_edge_runtime.arrays import Float32Array

@@ -6,8 +6,9 @@ Keys that have a second name are in `metadata.py`; here is what hangs on the arc
 from dataclasses import replace
 
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
-from reader_edge_export.sources.gguf.gguf_header import Tensor, Value
+from reader_edge_export.sources.gguf.tensor_kinds import Tensor
 from reader_edge_export.sources.gguf.vocabulary import TokenKind
+from reader_edge_runtime.untrusted.gguf_header import Value
 
 _ARCHITECTURES = {"gptoss": "gpt-oss", "olmo3": "olmo2"}  # of versions before June 2026
 _STATES = {".ssm_dt": ".ssm_dt.bias"}

@@ -23,14 +23,13 @@ from reader_edge_export.sources.gguf.expert_places import (
     is_transposed,
 )
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
-from reader_edge_export.sources.gguf.gguf_header import Tensor
 from reader_edge_export.sources.gguf.layer_sizes import CLASSIFIER, NEMOTRON, architecture_of, unread_tensors
 from reader_edge_export.sources.gguf.metadata import Metadata
 from reader_edge_export.sources.gguf.rope import ROPE_TENSORS
+from reader_edge_export.sources.gguf.tensor_kinds import Tensor
+from reader_edge_runtime.adapters.gguf_adapter import PAIRED
 from reader_edge_runtime.arrays import Float32Array, Int64Array
 
-# Rotate neighbouring values of a head, transformers its two halves.
-_PAIRED = ("llama", "mistral3", "granite", "granitehybrid", "granitemoe", "smollm3", "arcee", *NEMOTRON)
 _SHIFTED = (
     "gemma",
     "gemma2",
@@ -91,7 +90,7 @@ class Placement:
         self._parameters = dict(model.named_parameters())
         self._transposed = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, Conv1D)}
         self._num_heads = {"q_proj": model.config.num_attention_heads}
-        if self._architecture in _PAIRED:
+        if self._architecture in PAIRED:
             self._num_heads["k_proj"] = model.config.num_key_value_heads
         kind = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == self._architecture)
         names = gguf.get_tensor_name_map(kind, model.config.num_hidden_layers)
@@ -246,7 +245,7 @@ class Placement:
         if name.endswith(_FUSED_DELTA) and self._num_parts[name] > 1:
             return _rows_by_key_head(self._config)
         module = name.split(".")[-2]
-        if self._architecture not in _PAIRED or module not in self._num_heads:
+        if self._architecture not in PAIRED or module not in self._num_heads:
             return None
         rows = np.arange(self.stored_shape(name)[0])
         return rows.reshape(self._num_heads[module], -1, 2).swapaxes(1, 2).reshape(-1)

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from reader_edge_export.sources.find import part_names
-from reader_edge_export.sources.gguf.gguf_header import MAX_TENSORS, Tensor, Value
+from reader_edge_export.sources.gguf.tensor_kinds import Tensor
 from reader_edge_runtime.errors import GgufError
+from reader_edge_runtime.untrusted.gguf_header import MAX_TENSORS, Value
 from reader_edge_runtime.untrusted.plain_file import check_plain_file
 
 _NUMBER, _COUNT, _TENSORS = "split.no", "split.count", "split.tensors.count"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from reader_edge_export.libraries import check_installation, quiet_libraries
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
-from reader_edge_export.sources.gguf.gguf_header import Value
 from reader_edge_export.sources.gguf.gguf_source import GgufSource
 from reader_edge_export.sources.gguf.tokenizer import build_tokenizer
 from reader_edge_runtime.errors import InstallationError, ReaderEdgeError
+from reader_edge_runtime.untrusted.gguf_header import Value
 
 _MAX_CHARACTERS = 1000
 _COMPARING = ("torch", "transformers")

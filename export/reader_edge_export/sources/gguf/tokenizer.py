@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
 
-from reader_edge_export.sources.gguf.gguf_header import OTHER
 from reader_edge_export.sources.gguf.tokenizer_kind import BYTE_LEVEL, MARK, PRE_TOKENIZERS, SENTENCE_PIECE, parts_of
 from reader_edge_export.sources.gguf.vocabulary import BYTE_TOKEN, TEXT_KINDS, GgufVocabulary, TokenKind
 from reader_edge_runtime.errors import TokenizerError
+from reader_edge_runtime.untrusted.gguf_header import OTHER
 
 _SPACE = "\u2581"  # SentencePiece's mark
 _BYTE_TOKENS = frozenset(f"<0x{byte:02X}>" for byte in range(256))

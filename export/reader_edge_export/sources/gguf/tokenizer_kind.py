@@ -17,10 +17,10 @@ from typing import NoReturn
 from tokenizers import Regex, decoders, normalizers, pre_tokenizers
 
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
-from reader_edge_export.sources.gguf.gguf_header import OTHER
 from reader_edge_export.sources.gguf.layer_sizes import NEMOTRON
 from reader_edge_export.sources.gguf.metadata import Metadata
 from reader_edge_runtime.errors import TokenizerError
+from reader_edge_runtime.untrusted.gguf_header import OTHER
 
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _ENDINGS = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

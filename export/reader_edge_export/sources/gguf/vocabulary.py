@@ -10,7 +10,6 @@ from enum import IntEnum
 
 from reader_edge_export.sources.generation import end_ids
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
-from reader_edge_export.sources.gguf.gguf_header import OTHER
 from reader_edge_export.sources.gguf.metadata import Metadata
 from reader_edge_export.sources.gguf.tokenizer_kind import (
     BYTE_LEVEL,
@@ -23,6 +22,7 @@ from reader_edge_export.sources.gguf.tokenizer_kind import (
     text_tokens,
 )
 from reader_edge_runtime.errors import TokenizerError
+from reader_edge_runtime.untrusted.gguf_header import OTHER
 
 _MAX_TOKEN_CHARACTERS = 1 << 10
 _MAX_TEMPLATES = 16

@@ -16,7 +16,6 @@ from reader_edge_export.blocks.blocks import Blocks, unpack_blocks
 from reader_edge_export.sources.blank_model import check_largest, skeleton_of
 from reader_edge_export.sources.gguf.expert_places import is_apart, is_of_experts
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
-from reader_edge_export.sources.gguf.gguf_header import PERHAPS_DAMAGED
 from reader_edge_export.sources.gguf.layer_sizes import architecture_of
 from reader_edge_export.sources.gguf.placement import Piece, Placement
 from reader_edge_export.sources.gguf.rope import FREQUENCY_FACTORS, factors_of
@@ -25,6 +24,7 @@ from reader_edge_export.sources.weights import Weights
 from reader_edge_runtime.arrays import Float32Array, Int64Array
 from reader_edge_runtime.errors import GgufError
 from reader_edge_runtime.machine.processor import num_usable_cores
+from reader_edge_runtime.untrusted.gguf_header import PERHAPS_DAMAGED
 
 
 def open_weights(file: GgufFile, config: Mapping[str, Any]) -> SourceModel:

@@ -8,10 +8,10 @@ import numpy as np
 
 from reader_edge_export.sources.folder.stored_tensors import StoredTensor
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
-from reader_edge_export.sources.gguf.gguf_header import Tensor
 from reader_edge_export.sources.gguf.gguf_source import GgufSource
 from reader_edge_export.sources.gguf.layer_sizes import architecture_of, later_tensors
 from reader_edge_export.sources.gguf.metadata import Metadata
+from reader_edge_export.sources.gguf.tensor_kinds import Tensor
 from reader_edge_export.speculators.formats.folders import MTP_LAYER, SpeculatorFiles, check_num_layers
 from reader_edge_runtime.package.package_parts import MTP
 

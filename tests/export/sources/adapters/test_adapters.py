@@ -18,7 +18,7 @@ from reader_edge_export.sources.adapters.merged_weights import merged
 from reader_edge_export.sources.find import find_source
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_runtime.arrays import Array
-from reader_edge_runtime.errors import ConfigError, ExportError
+from reader_edge_runtime.errors import AdapterError, ConfigError
 from reader_edge_runtime.package.model_package import ModelPackage
 from tests.export.conftest import TinyModel
 from tests.export.gguf_models import GGUF_MODELS, build_source, write_model
@@ -167,6 +167,6 @@ def test_a_factor_that_is_not_finite_ends_the_export(tiny_model: TinyModel, tmp_
     tensors = peft_tensors({name: draw_factors(module)[name]})
     tensors[f"base_model.model.{name}.lora_B.weight"][0, 0] = torch.inf
     adapter = write_peft(tmp_path / "adapter", tensors)
-    with pytest.raises(ExportError, match=f"^'{adapter}' leaves numbers in {name}.weight that are not finite: fetch"):
+    with pytest.raises(AdapterError, match=f"^'{adapter}' leaves numbers in {name}.weight that are not finite: fetch"):
         export_model(tiny_model("llama"), tmp_path / "out", ExportOptions("fp32", check="none", adapter=adapter))
     assert not (tmp_path / "out").exists()

@@ -10,11 +10,11 @@ import pytest
 from reader_edge_export.sources import blank_model
 from reader_edge_export.sources.find import find_source
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
-from reader_edge_export.sources.gguf.gguf_header import Value
 from reader_edge_export.sources.gguf.metadata import Metadata
 from reader_edge_runtime.arrays import Array
 from reader_edge_runtime.errors import ExportError, GgufError, UnsupportedArchitectureError
 from reader_edge_runtime.machine.process_memory import free_bytes
+from reader_edge_runtime.untrusted.gguf_header import Value
 from tests.export.source_models import load_model
 from tests.gguf_files import SMALL, small_tensors, small_vocabulary, write_gguf, write_small
 

@@ -14,8 +14,9 @@ from tokenizers import Tokenizer
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.sources.find import find_source
 from reader_edge_export.sources.gguf import gguf_file
-from reader_edge_export.sources.gguf.gguf_file import GgufFile, is_dequantizable
+from reader_edge_export.sources.gguf.gguf_file import GgufFile
 from reader_edge_export.sources.gguf.gguf_source import GgufSource
+from reader_edge_export.sources.gguf.tensor_kinds import is_dequantizable
 from reader_edge_runtime.arrays import Array
 from reader_edge_runtime.errors import ExportError, GgufError
 from reader_edge_runtime.package.model_package import ModelPackage

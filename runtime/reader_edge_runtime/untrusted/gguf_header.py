@@ -1,7 +1,8 @@
 """The header of a GGUF file, which is believed in nothing.
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3, little-endian. Every count, length
-and offset is compared with what the file has left before anything is allocated by it.
+and offset is compared with what the file has left before anything is allocated by it. Which types of weights there are
+is given: an export knows those of the library gguf, who reads adapters the few that those have.
 """
 
 import math
@@ -11,16 +12,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Generic, NoReturn, Protocol, TypeVar
 
-import gguf
-
-from reader_edge_export.sources.find import MAGIC, refuse_as_no_gguf
 from reader_edge_runtime.errors import GgufError
+from reader_edge_runtime.untrusted.plain_file import check_fetched
 
 Scalar = str | int | float | bool
 Value = Scalar | list[Scalar]
 
+MAGIC = b"GGUF"
+_OLDER = (b"lmgg", b"fmgg", b"tjgg", b"algg")  # ggml, ggmf, ggjt and ggla, as little-endian machines write them
+_WEB_PAGE = (b"<!doctype html", b"<html")
 OTHER = "give another file of this model, or the model in Hugging Face format"  # no damage, which fetching would mend
 _DAMAGED = "fetch it again"
 PERHAPS_DAMAGED = f"{_DAMAGED}, or {OTHER}"
@@ -36,28 +38,20 @@ _MAX_NAME_BYTES = 1 << 16
 _MAX_ELEMENTS = 1 << 22  # of all arrays: a quarter of a million tokens, their types, scores and merges come to 1.3 M
 _MAX_HEADER_BYTES = 1 << 27
 _MAX_DIMENSIONS = 4
+_USUAL_ALIGNMENT = 32
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+Kind = TypeVar("Kind", bound=_Named)
+KindSizes = Mapping[int, tuple[Kind, int, int]]  # by the file's numbers of types: values of a block, and its bytes
 
 
 @dataclass(frozen=True, slots=True)
-class NewerType:
-    """One that llama.cpp has and the library does not know yet. block_size, type_size: a block's values and bytes."""
-
-    name: str
-    block_size: int
-    type_size: int
-
-
-_NEWER = {42: NewerType("Q2_0", 64, 18)}
-Kind = gguf.GGMLQuantizationType | NewerType
-
-
-def block_sizes(kind: Kind) -> tuple[int, int]:
-    """Values and bytes of a block."""
-    return (kind.block_size, kind.type_size) if isinstance(kind, NewerType) else gguf.GGML_QUANT_SIZES[kind]
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
+class GgufTensor(Generic[Kind]):
     """Where a tensor lies. shape: as numpy orders it, rows first. offset, num_bytes: of its data in the file `path`."""
 
     name: str
@@ -68,17 +62,40 @@ class Tensor:
     path: Path
 
 
-class Header:
+def is_gguf(path: Path) -> bool:
+    """Whether a file begins as GGUF files do; Ollama keeps them under names without an ending."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+def refuse_as_no_gguf(path: Path) -> NoReturn:
+    """Raise GgufError for any other file."""
+    check_fetched(path, GgufError)
+    with path.open("rb") as file:
+        head = file.read(16)
+    if not head:
+        raise GgufError(f"'{path}' is empty: fetch it again.")
+    if head.startswith(_OLDER):
+        raise GgufError(f"'{path}' has a format that GGUF replaced in August 2023: give a .gguf file of the model.")
+    if head.lower().startswith(_WEB_PAGE):
+        raise GgufError(f"'{path}' is a web page, perhaps the one that tells of the file: fetch the file itself.")
+    raise GgufError(f"'{path}' is no GGUF file: give a .gguf file, a package or a folder in Hugging Face format.")
+
+
+class GgufHeader(Generic[Kind]):
     """One walk over a file's header. Every error is a GgufError that names the file."""
 
-    def __init__(self, path: Path, file: BinaryIO) -> None:
+    def __init__(self, path: Path, file: BinaryIO, kinds: KindSizes[Kind]) -> None:
         self._path = path
         self._file = file
+        self._kinds = kinds
         self._num_bytes = os.fstat(file.fileno()).st_size
         self._offset = 0
         self._num_elements = 0
 
-    def read(self) -> tuple[dict[str, Value], dict[str, Tensor]]:
+    def read(self) -> tuple[dict[str, Value], dict[str, GgufTensor[Kind]]]:
         """Metadata and tensors, by name."""
         if self._num_bytes < len(MAGIC) or self._take(len(MAGIC)) != MAGIC:
             refuse_as_no_gguf(self._path)
@@ -92,11 +109,11 @@ class Header:
         for _ in range(num_values):
             name = self._new_name(metadata)
             metadata[name] = self._value(name, self._number("I"))
-        infos: dict[str, tuple[tuple[int, ...], Kind, int]] = {}
+        infos: dict[str, tuple[tuple[int, ...], int, int]] = {}
         for _ in range(num_tensors):
             name = self._new_name(infos)
             infos[name] = (self._shape(name), self._kind(name), self._number("Q"))
-        alignment = metadata.get("general.alignment", gguf.GGUF_DEFAULT_ALIGNMENT)
+        alignment = metadata.get("general.alignment", _USUAL_ALIGNMENT)
         if type(alignment) is not int or not 8 <= alignment <= 1 << 16 or alignment & (alignment - 1):
             raise self._error(f"its alignment is {alignment!r:.80}, and not a power of two from 8 to 65536")
         start = -(-self._offset // alignment) * alignment
@@ -110,20 +127,20 @@ class Header:
         self,
         name: str,
         shape: tuple[int, ...],
-        kind: Kind,
+        number: int,
         offset: int,
         start: int,
         alignment: int,
-    ) -> Tensor:
-        block_size, type_size = block_sizes(kind)
+    ) -> GgufTensor[Kind]:
+        kind, block_size, type_size = self._kinds[number]
         if shape[-1] % block_size or offset % alignment:
             raise self._error(f"{name!r:.80} has rows of {shape[-1]} values as {kind.name} at offset {offset}")
         num_bytes = math.prod(shape) // block_size * type_size
         if start + offset + num_bytes > self._num_bytes:
             raise self._error(f"{name!r:.80} ends {start + offset + num_bytes - self._num_bytes} bytes behind its end")
-        return Tensor(name, kind, shape, start + offset, num_bytes, self._path)
+        return GgufTensor(name, kind, shape, start + offset, num_bytes, self._path)
 
-    def _check_apart(self, tensors: Mapping[str, Tensor]) -> None:
+    def _check_apart(self, tensors: Mapping[str, GgufTensor[Kind]]) -> None:
         # Else a small file could stand for any amount of weights.
         for before, after in pairwise(sorted(tensors.values(), key=lambda tensor: tensor.offset)):
             if before.offset + before.num_bytes > after.offset:
@@ -138,15 +155,12 @@ class Header:
             raise self._error(f"{name!r:.80} has the shape {shape}")
         return shape
 
-    def _kind(self, name: str) -> Kind:
+    def _kind(self, name: str) -> int:
         number = self._number("I")
-        try:
-            return gguf.GGMLQuantizationType(number)
-        except ValueError:
-            if number in _NEWER:
-                return _NEWER[number]
+        if number not in self._kinds:
             reason = f"{name!r:.80} has the type {number}, which this version does not know"
-            raise self._error(reason, "give a file with weights of other types") from None
+            raise self._error(reason, "give a file with weights of other types")
+        return number
 
     def _value(self, name: str, kind: int) -> Value:
         if kind != _ARRAY:

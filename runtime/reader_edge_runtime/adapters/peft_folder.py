@@ -10,29 +10,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from reader_edge_export.sources.adapters.adapter import MERGE, Adapter, Factors, ReadFactors
-from reader_edge_export.sources.folder.folder_files import read_json
-from reader_edge_export.sources.folder.stored_tensors import StoredTensor, file_tensors
-from reader_edge_export.sources.text_part import own_name
-from reader_edge_runtime.arrays import Float32Array
-from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
+from reader_edge_runtime.adapters.adapter import MERGE, MOST, Adapter, Change, StoredFactors
+from reader_edge_runtime.errors import AdapterError
 from reader_edge_runtime.untrusted.plain_file import check_plain_file
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from reader_edge_runtime.untrusted.safetensors_file import StoredNumbers, stored_numbers
+from reader_edge_runtime.untrusted.untrusted_json import read_json
 
 CONFIG_NAME, WEIGHTS_NAME = "adapter_config.json", "adapter_model.safetensors"
 _PICKLE = "adapter_model.bin"
+_MAX_CONFIG_BYTES = 1 << 24
 _REMEDY = "give the folder of an adapter as PEFT saves it"
 _DOWN, _UP, _LENGTHS = "lora_A.weight", "lora_B.weight", "lora_magnitude_vector"
 _KEY = re.compile(rf"base_model\.model\.([\w.]{{1,400}})\.({re.escape(_DOWN)}|{re.escape(_UP)}|{_LENGTHS})", re.ASCII)
 _PLAIN_NAME = re.compile(r"[\w.]{1,400}", re.ASCII)
-_NUMBERS = ("F16", "BF16", "F32", "F64")
-_MOST = 1e6  # of a rank and of alpha
 # Of training, of which modules there are, which the names of tensors say, and of what hangs on the module anyway.
 _IDLE = {
     *("auto_mapping", "base_model_name_or_path", "ensure_weight_tying", "eva_config", "exclude_modules"),
@@ -52,100 +46,88 @@ _OFF: tuple[object, ...] = (None, False, [], {}, "none")  # of all other keys
 
 @dataclass(frozen=True, slots=True)
 class PeftFolder(Adapter):
-    """tensors: by the module that they change, and by what they are of it."""
-
-    config: Mapping[str, Any]
-    tensors: Mapping[str, Mapping[str, StoredTensor]]
+    """changes: by modules."""
 
     @classmethod
     def open(cls, folder: Path) -> "PeftFolder":
-        """Raises ExportError, or UnsupportedArchitectureError for what is not read."""
-        check_plain_file(folder / CONFIG_NAME, ExportError, _REMEDY)
-        config = read_json(folder / CONFIG_NAME)
+        """Raises AdapterError."""
+        check_plain_file(folder / CONFIG_NAME, AdapterError, _REMEDY)
+        config = read_json(folder / CONFIG_NAME, AdapterError, "fetch the adapter again", _MAX_CONFIG_BYTES)
         _check_config(folder, config)
         path = folder / WEIGHTS_NAME
         if (folder / _PICKLE).exists() and not path.exists():
-            raise ExportError(
+            raise AdapterError(
                 f"'{folder}' holds its weights as {_PICKLE}, a pickle that may run code: save the adapter as "
                 "safetensors (PeftModel.save_pretrained(...))."
             )
-        check_plain_file(path, ExportError, _REMEDY)
+        check_plain_file(path, AdapterError, _REMEDY)
         parts = {_DOWN, _UP, *([_LENGTHS] if config.get("use_dora") else [])}
-        tensors = _by_module(folder, file_tensors(path), parts)
+        tensors = _by_module(folder, stored_numbers(path, AdapterError, "fetch the adapter again"), parts)
         base = config.get("base_model_name_or_path")
-        return cls(folder, base if isinstance(base, str) else "", config, tensors)
+        changes = {module: _change(folder, config, module, each) for module, each in tensors.items()}
+        return cls(folder, base if isinstance(base, str) else "", changes)
 
     @property
     def files(self) -> list[Path]:
         return [self.path / CONFIG_NAME, self.path / WEIGHTS_NAME]
 
-    def factors(self, model: "PreTrainedModel") -> Mapping[str, ReadFactors]:
-        from reader_edge_export.sources.adapters.merged_weights import MergeableMatrices
-        from reader_edge_export.sources.folder.parameter_names import ParameterNames
 
-        names, matrices = ParameterNames(model), MergeableMatrices(self, model)
-        found: dict[str, ReadFactors] = {}
-        for module, parts in self.tensors.items():
-            name = names.name_of(own_name(f"{module}.weight"))
-            wanted = matrices.shape_of(module, name)
-            matrices.check(module, wanted, parts[_UP].shape, parts[_DOWN].shape)
-            if _LENGTHS in parts and parts[_LENGTHS].shape != wanted[:1]:
-                raise ExportError(
-                    f"'{self.path}' has lengths of the shape {parts[_LENGTHS].shape} for the {wanted[0]} outputs of "
-                    f"{module:.100}: fetch the adapter again."
-                )
-            if name is None or name in found:
-                raise ExportError(f"'{self.path}' changes {name} by two names: fetch the adapter again.")
-            found[name] = partial(self._read, module, self._scale(module, parts[_DOWN].shape[0]))
-        return found
-
-    def _scale(self, module: str, rank: int) -> float:
-        """By what the product of a module's factors is multiplied. Raises ExportError."""
-        given = _of_module(self.config.get("rank_pattern"), module, self.config.get("r", 8))
-        if given != rank:
-            raise ExportError(
-                f"'{self.path}' holds {module:.100} in rank {rank}, where its {CONFIG_NAME} says {given:g}: fetch the "
-                "adapter again."
-            )
-        alpha = _of_module(self.config.get("alpha_pattern"), module, self.config.get("lora_alpha", 8))
-        return alpha / (math.sqrt(rank) if self.config.get("use_rslora") else rank)
-
-    def _read(self, module: str, scale: float) -> Factors:
-        values: dict[str, Float32Array] = {
-            part: tensor.read().float().numpy() for part, tensor in self.tensors[module].items()
-        }
-        return Factors(values[_UP] * np.float32(scale), values[_DOWN], values.get(_LENGTHS))
+def _change(folder: Path, config: Mapping[str, Any], module: str, tensors: Mapping[str, StoredNumbers]) -> Change:
+    """Raises AdapterError where the config says another rank than the factors have."""
+    lengths = tensors.get(_LENGTHS)
+    up, down = tensors[_UP].shape, tensors[_DOWN].shape
+    scale = 0.0 if not down else _scale(folder, config, module, down[0])
+    return Change(up, down, None if lengths is None else lengths.shape, partial(_read, tensors, scale))
 
 
-def _by_module(folder: Path, tensors: Iterable[StoredTensor], wanted: set[str]) -> dict[str, dict[str, StoredTensor]]:
-    """Raises ExportError for tensors that are no part of a LoRA, and for modules whose parts are not those wanted."""
-    found: dict[str, dict[str, StoredTensor]] = {}
+def _scale(folder: Path, config: Mapping[str, Any], module: str, rank: int) -> float:
+    """By what the product of a module's factors is multiplied."""
+    given = _of_module(config.get("rank_pattern"), module, config.get("r", 8))
+    if rank and given != rank:
+        raise AdapterError(
+            f"'{folder}' holds {module:.100} in rank {rank}, where its {CONFIG_NAME} says {given:g}: fetch the "
+            "adapter again."
+        )
+    alpha = _of_module(config.get("alpha_pattern"), module, config.get("lora_alpha", 8))
+    return alpha / ((math.sqrt(rank) if config.get("use_rslora") else rank) or 1)
+
+
+def _read(tensors: Mapping[str, StoredNumbers], scale: float) -> StoredFactors:
+    values = {part: tensor.read() for part, tensor in tensors.items()}
+    return StoredFactors(values[_UP] * np.float32(scale), values[_DOWN], values.get(_LENGTHS))
+
+
+def _by_module(folder: Path, tensors: Iterable[StoredNumbers], wanted: set[str]) -> dict[str, dict[str, StoredNumbers]]:
+    """Raises AdapterError for tensors that are no part of a LoRA, and for modules whose parts are not those wanted."""
+    found: dict[str, dict[str, StoredNumbers]] = {}
     for tensor in tensors:
         name = tensor.name
         if (key := _KEY.fullmatch(name)) is None:
-            raise ExportError(
+            raise AdapterError(
                 f"'{folder}' holds {name!r:.100}, which is no factor of a linear layer, and nothing else is read of "
                 f"adapters: {MERGE}."
             )
-        if tensor.dtype not in _NUMBERS:
-            raise ExportError(
+        if not tensor.is_float:
+            raise AdapterError(
                 f"'{folder}' holds {name!r:.100} as {tensor.dtype}, which is no number of an adapter: fetch it again."
             )
         found.setdefault(key[1], {})[key[2]] = tensor
     for module, parts in found.items():
         if unlike := sorted(parts.keys() ^ wanted):
             verb = "has a" if unlike[0] in parts else "lacks the"
-            raise ExportError(
+            raise AdapterError(
                 f"'{folder}' {verb} {unlike[0]} of {module:.100}, unlike what its {CONFIG_NAME} says: fetch the "
                 "adapter again."
             )
     if not found:
-        raise ExportError(f"'{folder}' holds no factors: fetch the adapter again.")
+        raise AdapterError(f"'{folder}' holds no factors: fetch the adapter again.")
     return found
 
 
-def _check_config(folder: Path, config: Mapping[str, Any]) -> None:
-    """Raise UnsupportedArchitectureError for a value that is not read, or cannot be."""
+def _check_config(folder: Path, config: Any) -> None:
+    """Raise AdapterError for a value that is not read, or cannot be."""
+    if not isinstance(config, dict):
+        raise AdapterError(f"'{folder / CONFIG_NAME}' holds no object: fetch the adapter again.")
     for key, value in {"peft_type": None, **config}.items():
         if key in _SIZES:
             is_read = _is_size(value)
@@ -154,14 +136,14 @@ def _check_config(folder: Path, config: Mapping[str, Any]) -> None:
         else:
             is_read = key in _IDLE or value in _CHOICES.get(key, _OFF)
         if not is_read:
-            raise UnsupportedArchitectureError(
+            raise AdapterError(
                 f"'{folder / CONFIG_NAME}' sets {reprlib.repr(key)} to {reprlib.repr(value)}, which is not read here: "
                 f"{MERGE}."
             )
 
 
 def _is_size(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= _MOST
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MOST
 
 
 def _is_pattern(value: object) -> bool:
