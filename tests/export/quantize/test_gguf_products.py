@@ -318,7 +318,7 @@ def test_a_model_that_is_no_gguf_file_is_rounded(tiny_model: TinyModel) -> None:
 
 def test_nothing_to_keep_is_one_sentence(tiny_model: TinyModel, tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"'keep' is for GGUF files and for experts in MXFP4, and 'llama' is neither: use 'int8'"
+        ConfigError, match=r"'keep' is for GGUF files and for weights in MXFP4, and 'llama' is neither: use 'int8'"
     ):
         export_model(tiny_model("llama"), tmp_path / "out", ExportOptions("keep"))
     model = build_source("llama", tmp_path / "source")
