@@ -259,7 +259,8 @@ def _stops(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ..
 
 
 def _adapters(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, Path]:
-    """NAME=FOLDER, each name once."""
+    """NAME=FOLDER, each name once; what is no adapter of any model is refused before a model is loaded or exported."""
+    from reader_edge_runtime.adapters.adapted_modules import open_adapter
     from reader_edge_runtime.adapters.adapter_set import check_adapter_name
 
     found: dict[str, Path] = {}
@@ -271,6 +272,7 @@ def _adapters(ctx: click.Context, parameter: click.Parameter, values: tuple[str,
         if name in found:
             raise click.BadParameter(f"Two adapters are called {name!r}: rename one.")
         found[name] = Path(path)
+        open_adapter(found[name])
     return found
 
 

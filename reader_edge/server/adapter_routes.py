@@ -72,9 +72,8 @@ class AdapterRoutes:
             path = self._place(name, body.lora_path)
             check_adapter_name(name)
             if self._pool.settings_of(model).is_served(name) and not (body.load_inplace and name in model.adapters):
-                raise ApiError(
-                    400, f"{name!r} is there already: choose another name, or say load_inplace.", "lora_name"
-                )
+                remedy = "choose another name" + (", or say load_inplace" if name in model.adapters else "")
+                raise ApiError(400, f"{name!r} is there already: {remedy}.", "lora_name")
             await self._with_engine(model, lambda engine: _load(engine, name, path, body.lora_path or name))
         except Exception as error:
             return api_error(error).response()
@@ -106,12 +105,11 @@ class AdapterRoutes:
         if own is not None and given in ("", str(own)):
             return own
         if folder is None or not given or "\0" in given:
-            raise ApiError(
-                400,
-                f"{name!r} is none of the adapters that this server was started with: start it with "
-                "--adapters-folder, and give lora_path below that folder.",
-                "lora_path",
-            )
+            remedy = "give lora_path below its folder of adapters"
+            if folder is None:
+                remedy = "start it with --adapters-folder, and give lora_path below that folder"
+            sentence = f"{name!r} is none of the adapters that this server was started with: {remedy}."
+            raise ApiError(400, sentence, "lora_path")
         root = found = folder.resolve()
         with suppress(OSError):  # of names that are too long
             found = (root / given).resolve()

@@ -3,7 +3,7 @@
 import json
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal, TypeVar
 
 from starlette.exceptions import HTTPException
@@ -139,10 +139,15 @@ def agreed(name: str, value: Value | None, other_name: str, other: Value | None)
 
 
 def no_model(name: str, *known: str) -> ApiError:
-    """known: the models that there are."""
+    """known: the models and adapters that there are."""
+    sentence = f"There is no model {name!r:.100} here: ask for {shown_names(known)}."
+    return ApiError(404, sentence, "model", "model_not_found")
+
+
+def shown_names(known: Sequence[str]) -> str:
+    """The first few of them."""
     rest = f" or one of {len(known) - _MAX_KNOWN} others" if len(known) > _MAX_KNOWN else ""
-    models = " or ".join(map(repr, known[:_MAX_KNOWN])) + rest
-    return ApiError(404, f"There is no model {name!r:.100} here: ask for {models}.", "model", "model_not_found")
+    return " or ".join(map(repr, known[:_MAX_KNOWN])) + rest
 
 
 def api_error(error: Exception) -> ApiError:

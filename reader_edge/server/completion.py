@@ -54,6 +54,11 @@ class CompletionRequest:
     names_temperature: bool = True
     headers: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def adapter(self) -> str | None:
+        """The name of the adapter that gives all answers, if any does."""
+        return self.configs[0].adapter
+
     def without_prompts(self) -> "CompletionRequest":
         """The same without conversations, which nobody needs once they are encoded."""
         return replace(self, prompts=["" if isinstance(each, Conversation) else each for each in self.prompts])
@@ -88,7 +93,7 @@ def check_model(name: str, settings: ServerSettings) -> None:
     if not name:
         raise ApiError(400, f"'model' is missing: ask for {settings.model_name!r}.", "model")
     if not settings.is_served(name):
-        raise no_model(name, settings.model_name)
+        raise no_model(name, *settings.names)
 
 
 def with_next_seed(config: GenerationConfig, distance: int) -> GenerationConfig:

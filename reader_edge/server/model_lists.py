@@ -115,7 +115,7 @@ class ModelLists:
         except ApiError as error:
             return error.response()
         if name and self._pool.is_fixed and not self._pool.settings_of(model).is_served(name):
-            return no_model(name, model.name).response()
+            return no_model(name, *self._pool.settings_of(model).names).response()
         loaded = model.loaded
         tokenizer = await asyncio.to_thread(lambda: model.tokenizer)
         return JSONResponse(
@@ -148,7 +148,7 @@ class ModelLists:
             except ApiError as error:
                 return error.response(interface)
             if self._pool.is_fixed and not self._pool.settings_of(model).is_served(requested):
-                return no_model(requested, model.name).response(interface)
+                return no_model(requested, *self._pool.settings_of(model).names).response(interface)
             adapter = self._pool.settings_of(model).adapter_named(requested)
             return JSONResponse(shown(model) if adapter is None else _adapter(adapter, shown(model)))
 

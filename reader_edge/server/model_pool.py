@@ -112,7 +112,7 @@ class ModelPool:
         meant = [model for model in self.models if self.settings_of(model).is_served(name)]
         exact = [model for model in meant if model.name in (name, name.removesuffix(":latest"))]
         if not meant:
-            raise no_model(name, *self.names)
+            raise no_model(name, *(each for model in self.models for each in self.settings_of(model).names))
         return (exact or meant)[0]
 
     def settings_of(self, model: ServedModel) -> ServerSettings:

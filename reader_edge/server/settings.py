@@ -51,6 +51,11 @@ class ServerSettings:
     adapters_folder: Path | None = None
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """What clients may ask for: the model and its adapters."""
+        return self.model_name, *self.adapters
+
+    @property
     def for_images(self) -> "ServerSettings":
         """The same with bodies that hold images."""
         return replace(self, max_body_bytes=max(self.max_body_bytes, 32 << 20), max_bodies_bytes=256 << 20)

@@ -61,7 +61,7 @@ class MessagesEndpoint(Endpoint[MessagesBody]):
         content = ContentBlocks(self._parser(completion), body.hides_thoughts)
         for _ in content.push(results[0]):
             pass
-        return self._message(answers) | {"content": content.blocks} | content.stop(results[0])
+        return self._message(completion, answers) | {"content": content.blocks} | content.stop(results[0])
 
     async def _events(
         self, body: MessagesBody, completion: CompletionRequest, answers: CompletionRun
@@ -71,7 +71,7 @@ class MessagesEndpoint(Endpoint[MessagesBody]):
         async for _, chunk in answers.pieces():
             if not is_begun:  # not before it is taken in
                 is_begun = True
-                yield {"type": "message_start", "message": self._message(answers)}
+                yield {"type": "message_start", "message": self._message(completion, answers)}
                 yield {"type": "ping"}
             for event in content.push(chunk):
                 yield event
@@ -85,13 +85,13 @@ class MessagesEndpoint(Endpoint[MessagesBody]):
             return ApiError(400, sentence, "messages").response("anthropic")
         return api_error(error).response("anthropic")
 
-    def _message(self, answers: CompletionRun) -> Json:
+    def _message(self, completion: CompletionRequest, answers: CompletionRun) -> Json:
         """A message before its content."""
         return {
             "id": f"msg_{secrets.token_hex(12)}",
             "type": "message",
             "role": "assistant",
-            "model": self._settings.model_name,
+            "model": completion.adapter or self._settings.model_name,
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,

@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
-from reader_edge.server.api_error import ApiError, api_error, shown_json
+from reader_edge.server.api_error import ApiError, api_error, shown_json, shown_names
 from reader_edge.server.completion import (
     THOUGHT,
     AnswerParser,
@@ -205,7 +205,7 @@ def check_ollama_model(name: str, settings: ServerSettings) -> None:
     if not name:
         raise ApiError(400, f"'model' is missing: ask for {settings.model_name!r}.", "model")
     if not settings.is_served(name):
-        sentence = f"model {name!r:.100} not found: this server has {settings.model_name!r}"
+        sentence = f"model {name!r:.100} not found: this server has {shown_names(settings.names)}"
         raise ApiError(404, sentence, "model", "model_not_found")
 
 

@@ -65,12 +65,12 @@ class ChoicesEndpoint(Endpoint[BodyOfChoices]):
             result, formatter = results[number], self._formatter(body, completion, answers, number)
             choice = {"index": len(choices), **formatter.choice(result)}
             choices.append(choice | {"finish_reason": _finish_reason(result.finish_reason, formatter)})
-        return self._head(self.whole_object) | {"choices": choices, "usage": answers.usage()}
+        return self._head(self.whole_object, completion) | {"choices": choices, "usage": answers.usage()}
 
     async def _events(
         self, body: BodyOfChoices, completion: CompletionRequest, answers: CompletionRun
     ) -> AsyncGenerator[Json, None]:
-        head, options = self._head(self.piece_object), body.stream_options
+        head, options = self._head(self.piece_object, completion), body.stream_options
         formatters: dict[int, ChoiceFormatter] = {}
         spans = [DraftSpans(self._tokenizer) for _ in completion.prompts]
         async for number, chunk in answers.pieces():
@@ -92,9 +92,9 @@ class ChoicesEndpoint(Endpoint[BodyOfChoices]):
         if options.include_usage:
             yield head | {"choices": [], "usage": answers.usage()}
 
-    def _head(self, kind: str) -> Json:
-        name = self.id_prefix + secrets.token_hex(12)
-        return {"id": name, "object": kind, "created": int(time.time()), "model": self._settings.model_name}
+    def _head(self, kind: str, completion: CompletionRequest) -> Json:
+        name, model = self.id_prefix + secrets.token_hex(12), completion.adapter or self._settings.model_name
+        return {"id": name, "object": kind, "created": int(time.time()), "model": model}
 
 
 def _best(results: list[GenerationResult], num_choices: int, most: int) -> Iterator[int]:

@@ -217,7 +217,7 @@ class ResponsesEndpoint(Endpoint[ResponsesBody]):
             "created_at": int(time.time()),
             "completed_at": None,
             "status": "in_progress",
-            "model": self._settings.model_name,
+            "model": completion.adapter or self._settings.model_name,
             "output": [],
             "error": None,
             "incomplete_details": None,

@@ -61,10 +61,12 @@ def test_a_name_alone_or_behind_the_model_s_means_an_adapter(
     for name in ("demo", "pirate", "pirate:latest", "demo:pirate", "demo:latest"):
         response = served.post(path, BODIES[path] | {"model": name})
         assert response.status_code == 200, response.text
+        assert response.json()["model"] in (name, "pirate" if "pirate" in name else "demo")
     assert requested == [None, "pirate", "pirate", "pirate", None]
     for name in ("oracle", "other:pirate", "pirate:demo"):
         response = served.post(path, BODIES[path] | {"model": name})
         assert (response.status_code, name in response.text) == (404, True)
+        assert "'demo' or 'pirate'" in response.text
 
 
 def test_lists_of_models_name_adapters_and_what_they_are_made_of(served: Served) -> None:
@@ -124,6 +126,8 @@ def test_paths_of_strangers_stay_below_the_folder(served: Served, tmp_path: Path
     for name in ("demo", "demo:latest", "../x", ""):
         body = {"lora_name": name, "lora_path": "sub/oracle"}
         assert served.post("/v1/load_lora_adapter", body).status_code == 400
+    nowhere = served.post("/v1/load_lora_adapter", {"lora_name": "oracle"}).json()["error"]["message"]
+    assert nowhere.endswith("started with: give lora_path below its folder of adapters.")
 
 
 def test_without_a_folder_only_names_given_at_the_start_are_loaded(
