@@ -262,17 +262,21 @@ def _adapters(ctx: click.Context, parameter: click.Parameter, values: tuple[str,
     """NAME=FOLDER, each name once; what is no adapter of any model is refused before a model is loaded or exported."""
     from reader_edge_runtime.adapters.adapted_modules import open_adapter
     from reader_edge_runtime.adapters.adapter_set import check_adapter_name
+    from reader_edge_runtime.errors import ReaderEdgeError
 
     found: dict[str, Path] = {}
     for each in values:
         name, equals, path = each.partition("=")
         if not equals or not path:
             raise click.BadParameter(f"{each!r} must be NAME=FOLDER, such as pirate=adapters/pirate.")
-        check_adapter_name(name)
         if name in found:
             raise click.BadParameter(f"Two adapters are called {name!r}: rename one.")
         found[name] = Path(path)
-        open_adapter(found[name])
+        try:
+            check_adapter_name(name)
+            open_adapter(found[name])
+        except ReaderEdgeError as error:
+            raise click.BadParameter(str(error)) from None
     return found
 
 

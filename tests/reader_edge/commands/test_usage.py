@@ -24,6 +24,7 @@ CONFIGS = (EngineConfig, GenerationConfig, SamplingConfig, ServingConfig, DraftS
 # Wrong values of options that take texts of some form.
 TEXTS: dict[str, tuple[str, ...]] = {
     "--stop": ("",),
+    "--adapter": ("pirate", "a pirate=adapters", "pirate=nowhere"),
     "--template-arg": ("mood", "messages=1"),
     "--at": ("10.0.0.2", "tcp://a:1,b"),
     "--listen": ("here", "tcp://here", "http://here:1"),
