@@ -177,6 +177,7 @@ _NEED_MORE_THAN_THE_DEMO = (
     "RemoteEngine(",
     "engine.embed(",
     "images=[",
+    "adapters={",
 )  # a server, or another model
 _IS_TESTED_ELSEWHERE = "class Sentence(DraftSource)"  # tests/runtime/drafting/test_drafter.py
 SNIPPETS = [

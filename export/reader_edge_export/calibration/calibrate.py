@@ -68,11 +68,11 @@ def expert_input_sizes(source: SourceModel) -> dict[str, int]:
 
 
 def products_of(modules: Iterable[torch.nn.Module], source: SourceModel) -> dict[torch.nn.Module, str]:
-    """The modules, and those within them, that multiply by a matrix, and the name of each one's matrix."""
+    """The modules, and those within them, that multiply by a matrix alone, and the name of each one's matrix."""
     names = {id(module): name for name, module in source.skeleton.named_modules()}
     inner = (module for outer in modules for module in outer.modules())
-    modules = [module for module in inner if isinstance(module, torch.nn.Linear | Conv1D)]
-    return {module: f"{names[id(module)]}.weight" for module in modules}
+    products = (module for module in inner if type(module).forward in (torch.nn.Linear.forward, Conv1D.forward))
+    return {module: f"{names[id(module)]}.weight" for module in products}
 
 
 class LayerInputs:

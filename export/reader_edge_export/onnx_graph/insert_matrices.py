@@ -20,7 +20,7 @@ from reader_edge_export.trace.markers import (
 )
 
 # Small layers in which a rounding error would do much harm: the weight of the shared expert, the choice of experts.
-_SENSITIVE = ("shared_expert_gate.weight", "router.proj.weight")
+_SENSITIVE = ("shared_expert_gate.weight", "router.proj.weight", "router.weight")
 
 
 def insert_matrices(editor: GraphEditor, source: SourceModel) -> None:
