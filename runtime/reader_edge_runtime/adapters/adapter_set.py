@@ -4,7 +4,10 @@ import re
 import weakref
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
+from hashlib import sha256
 from pathlib import Path
+
+import numpy as np
 
 from reader_edge_runtime.adapters.adapted_modules import module_factors, open_adapter
 from reader_edge_runtime.adapters.adapter_table import Factors
@@ -20,7 +23,7 @@ _EXPORT = "export it for them with `reader-edge export MODEL OUT --takes-adapter
 class LoadedAdapter:
     """One that passes can read. A request holds it, so that its place is nobody else's before the request is gone.
 
-    adapter_id: its place in the target's table. fingerprint: SHA-256 (hex) of its files, by which texts are kept
+    adapter_id: its place in the target's table. fingerprint: SHA-256 (hex) of its factors, by which texts are kept
     apart.
     """
 
@@ -39,9 +42,8 @@ class ReadAdapter:
         if not manifest.adapted_products:
             raise ConfigError(f"The package of {manifest.source_name!r} takes no adapters: {_EXPORT}.")
         self.name, self.path = name, path
-        adapter = open_adapter(path)
-        self.factors: Mapping[str, Factors] = module_factors(adapter, manifest)
-        self.fingerprint = adapter.fingerprint("")
+        self.factors: Mapping[str, Factors] = module_factors(open_adapter(path), manifest)
+        self.fingerprint = _fingerprint(self.factors)
 
 
 class AdapterSet(Collection[str]):
@@ -88,6 +90,16 @@ class AdapterSet(Collection[str]):
     def _clear(self, target: Target) -> None:
         while self._left and isinstance(target, AdaptedTarget):
             target.adapters.drop(self._left.popleft())
+
+
+def _fingerprint(factors: Mapping[str, Factors]) -> str:
+    """Of what was read, not of files, which a training may have replaced since."""
+    digest = sha256()
+    for name, (up, down) in sorted(factors.items()):
+        digest.update(f"{name} {up.shape} {down.shape}\n".encode())
+        digest.update(np.ascontiguousarray(up))
+        digest.update(np.ascontiguousarray(down))
+    return digest.hexdigest()
 
 
 def check_adapter_name(name: object) -> None:

@@ -64,6 +64,7 @@ class PeftFolder(Adapter):
         parts = {_DOWN, _UP, *([_LENGTHS] if config.get("use_dora") else [])}
         tensors = _by_module(folder, stored_numbers(path, AdapterError, "fetch the adapter again"), parts)
         base = config.get("base_model_name_or_path")
+        config |= {key: _placed(config.get(key)) for key in _PATTERNS}
         changes = {module: _change(folder, config, module, each) for module, each in tensors.items()}
         return cls(folder, base if isinstance(base, str) else "", changes)
 
@@ -82,13 +83,13 @@ def _change(folder: Path, config: Mapping[str, Any], module: str, tensors: Mappi
 
 def _scale(folder: Path, config: Mapping[str, Any], module: str, rank: int) -> float:
     """By what the product of a module's factors is multiplied."""
-    given = _of_module(config.get("rank_pattern"), module, config.get("r", 8))
+    given = _of_module(config["rank_pattern"], module, config.get("r", 8))
     if rank and given != rank:
         raise AdapterError(
             f"'{folder}' holds {module:.100} in rank {rank}, where its {CONFIG_NAME} says {given:g}: fetch the "
             "adapter again."
         )
-    alpha = _of_module(config.get("alpha_pattern"), module, config.get("lora_alpha", 8))
+    alpha = _of_module(config["alpha_pattern"], module, config.get("lora_alpha", 8))
     return alpha / ((math.sqrt(rank) if config.get("use_rslora") else rank) or 1)
 
 
@@ -153,7 +154,13 @@ def _is_pattern(value: object) -> bool:
     return all(_PLAIN_NAME.fullmatch(name) and _is_size(size) for name, size in value.items())
 
 
-def _of_module(pattern: Mapping[str, float] | None, module: str, usual: float) -> float:
+def _placed(pattern: Mapping[str, float] | None) -> dict[str, tuple[int, float]]:
+    """Each name's place and value, which are looked up: a folder may have any number of modules and names."""
+    return {name: (place, value) for place, (name, value) in enumerate((pattern or {}).items())}
+
+
+def _of_module(pattern: Mapping[str, tuple[int, float]], module: str, usual: float) -> float:
     """What a pattern says of a module: by its name, or by what that ends in; of several, the first."""
-    found = (value for name, value in (pattern or {}).items() if module == name or module.endswith(f".{name}"))
-    return next(found, usual)
+    parts = module.split(".") if pattern else []
+    ends = (".".join(parts[start:]) for start in range(len(parts)))
+    return min((pattern[end] for end in ends if end in pattern), default=(0, usual))[1]

@@ -40,6 +40,21 @@ def test_scales_follow_alpha_ranks_and_patterns(tmp_path: Path) -> None:
     np.testing.assert_allclose(found[K].up, wide[K][0] * 2, rtol=1e-6)
 
 
+def test_names_of_patterns_are_looked_up(tmp_path: Path) -> None:
+    """As many as a folder can have, for as many modules: comparing each with each took minutes."""
+    many = {f"m.{number}": (np.ones((1, 1), "f4"), np.ones((1, 1), "f4")) for number in range(1000)}
+    pattern = {"7": 4, "m.7": 2} | {f"other{number}": 1 for number in range(30_000)}
+    adapter = open_adapter(write_adapter(tmp_path / "many", many, r=1, lora_alpha=3, alpha_pattern=pattern))
+    assert [adapter.changes[f"m.{number}"].read().up.item() for number in (7, 8)] == [4, 3]
+
+
+def test_what_was_read_is_known_again_and_nothing_else(tmp_path: Path) -> None:
+    settings: tuple[dict[str, Any], ...] = ({}, {"lora_dropout": 0.5}, {"lora_alpha": 9}, {"given": factors(1)})
+    folders = [write_adapter(tmp_path / str(number), **each) for number, each in enumerate(settings)]
+    known = [ReadAdapter("pirate", folder, MANIFEST).fingerprint for folder in folders]
+    assert [known.index(each) for each in known] == [0, 0, 2, 3]
+
+
 def test_names_of_a_base_model_or_one_that_sees_images_mean_the_same_modules(tmp_path: Path) -> None:
     for number, (old, new) in enumerate([("model.layers", "layers"), ("model.", "model.language_model.")]):
         named = {name.replace(old, new, 1): each for name, each in factors().items()}
