@@ -26,6 +26,7 @@ from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import Engine
 from reader_edge_runtime.adapters.adapter_set import check_adapter_name
 from reader_edge_runtime.errors import AdapterError, ConfigError, GgufError
+from reader_edge_runtime.untrusted.user_input import short_repr
 
 _Name = Annotated[str, Meta(min_length=1, max_length=100)]
 _LOG = logging.getLogger(__name__)
@@ -71,7 +72,8 @@ class AdapterRoutes:
             model, name = self._model(body), body.lora_name
             path = self._place(name, body.lora_path)
             check_adapter_name(name)
-            if self._pool.settings_of(model).is_served(name) and not (body.load_inplace and name in model.adapters):
+            meant = [each for each in self._pool.models if self._pool.settings_of(each).is_served(name)]
+            if meant and not (meant == [model] and body.load_inplace and name in model.adapters):
                 remedy = "choose another name" + (", or say load_inplace" if name in model.adapters else "")
                 raise ApiError(400, f"{name!r} is there already: {remedy}.", "lora_name")
             await self._with_engine(model, lambda engine: _load(engine, name, path, body.lora_path or name))
@@ -111,7 +113,7 @@ class AdapterRoutes:
             sentence = f"{name!r} is none of the adapters that this server was started with: {remedy}."
             raise ApiError(400, sentence, "lora_path")
         root = found = folder.resolve()
-        with suppress(OSError):  # of names that are too long
+        with suppress(OSError, ValueError):  # of names that are too long, or none of files
             found = (root / given).resolve()
         if not found.is_relative_to(root) or found == root:
             raise ApiError(
@@ -133,5 +135,5 @@ def _load(engine: Engine, name: str, path: Path, given: str) -> None:
         engine.load_adapter(name, path)
     except (AdapterError, GgufError, ConfigError, OSError) as error:
         _LOG.warning("The adapter '%s' was refused: %s", name, error)
-        sentence = str(error).replace(str(path), given)
+        sentence = str(error).replace(short_repr(str(path)), repr(given)).replace(str(path), given)
         raise ApiError(400, sentence, "lora_path", "adapter_refused") from None

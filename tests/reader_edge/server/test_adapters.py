@@ -10,6 +10,7 @@ from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine, Engine, GenerationConfig
 from reader_edge_runtime.adapters.adapter_set import AdapterSet, LoadedAdapter
 from reader_edge_runtime.errors import AdapterError, ConfigError
+from reader_edge_runtime.untrusted.user_input import given_path
 from tests.reader_edge.server.conftest import Served
 
 
@@ -24,7 +25,7 @@ def requested(chat_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[str 
         return answer(prompt, config, device)
 
     def load(name: str, path: Path) -> None:
-        if not path.exists():
+        if not given_path(path, "path").exists():
             raise AdapterError(f"No adapter at '{path}': give a folder.")
         chat_engine.adapters._adapters[name] = LoadedAdapter(name, path, -1, name)
 
@@ -112,6 +113,7 @@ def test_paths_of_strangers_stay_below_the_folder(served: Served, tmp_path: Path
         "sub/../..",
         "",
         "a\0b",
+        "x" * 255 + "/" + "x" * 256,
         "x" * 5000,
         "x" * 300,
         str(tmp_path / "outside"),
@@ -120,6 +122,10 @@ def test_paths_of_strangers_stay_below_the_folder(served: Served, tmp_path: Path
         response = served.post("/v1/load_lora_adapter", body)
         assert (response.status_code, "param" in response.text) == (400, True), path
         assert str(tmp_path) not in response.text
+    body = b'{"lora_name": "oracle", "lora_path": "\\ud800"}'
+    header = {"Content-Type": "application/json"}
+    response = served.request("POST", "/v1/load_lora_adapter", content=body, headers=header)
+    assert (response.status_code, "leads out" in response.text) == (400, True)
     missing = served.post("/v1/load_lora_adapter", {"lora_name": "oracle", "lora_path": "nowhere"})
     assert missing.status_code == 400
     assert missing.json()["error"]["message"] == "No adapter at 'nowhere': give a folder."

@@ -493,3 +493,17 @@ class TestCommand:
             assert refused.exit_code == status, refused.stderr
             assert words in refused.stderr
         assert not made
+
+
+def test_no_adapter_takes_the_name_of_another_model(folders: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "pirate").mkdir()
+
+    async def work(client: Client) -> None:
+        for name, words in {"first": "is there already", "second": "is there already", "third": "no adapters"}.items():
+            body = {"lora_name": name, "lora_path": "pirate", "model": "first", "load_inplace": True}
+            response = await client.http.post("/v1/load_lora_adapter", json=body)
+            assert (response.status_code, words in response.text) == (400, True), response.text
+
+    served = Served(folders)
+    served.app = make_app(served.pool, ServerSettings("first", adapters_folder=tmp_path))
+    run(served, work)
