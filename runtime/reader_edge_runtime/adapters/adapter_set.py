@@ -7,8 +7,6 @@ from collections.abc import Collection, Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
 
-import numpy as np
-
 from reader_edge_runtime.adapters.adapted_modules import module_factors, open_adapter
 from reader_edge_runtime.adapters.adapter_table import Factors
 from reader_edge_runtime.errors import ConfigError
@@ -97,8 +95,8 @@ def _fingerprint(factors: Mapping[str, Factors]) -> str:
     digest = sha256()
     for name, (up, down) in sorted(factors.items()):
         digest.update(f"{name} {up.shape} {down.shape}\n".encode())
-        digest.update(np.ascontiguousarray(up))
-        digest.update(np.ascontiguousarray(down))
+        digest.update(up.tobytes())
+        digest.update(down.tobytes())
     return digest.hexdigest()
 
 
