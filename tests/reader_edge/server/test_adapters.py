@@ -122,9 +122,9 @@ def test_paths_of_strangers_stay_below_the_folder(served: Served, tmp_path: Path
         response = served.post("/v1/load_lora_adapter", body)
         assert (response.status_code, "param" in response.text) == (400, True), path
         assert str(tmp_path) not in response.text
-    body = b'{"lora_name": "oracle", "lora_path": "\\ud800"}'
+    content = b'{"lora_name": "oracle", "lora_path": "\\ud800"}'
     header = {"Content-Type": "application/json"}
-    response = served.request("POST", "/v1/load_lora_adapter", content=body, headers=header)
+    response = served.request("POST", "/v1/load_lora_adapter", content=content, headers=header)
     assert (response.status_code, "leads out" in response.text) == (400, True)
     missing = served.post("/v1/load_lora_adapter", {"lora_name": "oracle", "lora_path": "nowhere"})
     assert missing.status_code == 400
