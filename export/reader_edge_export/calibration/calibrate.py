@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from transformers.pytorch_utils import Conv1D
@@ -47,7 +47,7 @@ def matrix_sizes(source: SourceModel) -> dict[str, tuple[int, int]]:
     """Inputs and outputs (K, J) of each matrix that a model multiplies by, the head's included, without experts'."""
     sizes = {}
     for module in source.skeleton.modules():
-        if isinstance(module, torch.nn.Linear | Conv1D):
+        if _is_product(module):
             num_rows, num_columns = module.weight.shape
             inputs_first = isinstance(module, Conv1D)
             name = source.names[id(module.weight)]
@@ -71,8 +71,12 @@ def products_of(modules: Iterable[torch.nn.Module], source: SourceModel) -> dict
     """The modules, and those within them, that multiply by a matrix alone, and the name of each one's matrix."""
     names = {id(module): name for name, module in source.skeleton.named_modules()}
     inner = (module for outer in modules for module in outer.modules())
-    products = (module for module in inner if type(module).forward in (torch.nn.Linear.forward, Conv1D.forward))
-    return {module: f"{names[id(module)]}.weight" for module in products}
+    return {module: f"{names[id(module)]}.weight" for module in inner if _is_product(module)}
+
+
+def _is_product(module: torch.nn.Module) -> TypeGuard[torch.nn.Linear | Conv1D]:
+    """Phi-MoE's router is a Linear, and does more than to multiply."""
+    return type(module).forward in (torch.nn.Linear.forward, Conv1D.forward)
 
 
 class LayerInputs:
