@@ -128,6 +128,7 @@ def write_folder(name: str, folder: Path) -> None:
 
     with no_init_weights():  # which some draw by limits that they have no use for
         model = AutoModelForCausalLM.from_config(built_config(hf_config(RECORDED[name]["config"]), name))
+    model.tie_weights()
     with torch.no_grad():
         fill(dict(model.named_parameters()))
     model.save_pretrained(folder)
