@@ -285,5 +285,5 @@ def test_packages_of_transformers_5_compute_the_same(name: str, folder_of_5: Tin
 def test_every_architecture_was_recorded_with_a_rotary_embedding_that_is_not_its_own() -> None:
     assert set(SUPPORTED) <= set(RECORDED)
     for name, recorded in RECORDED.items():
-        if recorded["config"]["model_type"] != "gpt2":
+        if recorded["config"]["model_type"] not in ("gpt2", "nemotron_h"):  # which have none
             assert json.dumps(recorded["config"]["rope_parameters"]).count("000.0") >= 1, name

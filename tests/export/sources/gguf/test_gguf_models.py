@@ -213,7 +213,7 @@ def test_granite_4_has_positions_where_its_file_says_so(is_rotated: bool, tmp_pa
 
 def test_sizes_of_states_that_cannot_be_are_refused(tmp_path: Path) -> None:
     model = build_source("granitemoehybrid", tmp_path / "source")
-    refusals = {"group_count": (2, "2 groups of heads"), "inner_size": (96, "96 values in 8 heads of states beside 64")}
+    refusals = {"group_count": (2, "2 groups of heads"), "inner_size": (96, "96 values in heads of states beside 64")}
     for key, (size, words) in refusals.items():
         own = {f"granitehybrid.ssm.{key}": size}
         path = write_model(model, tmp_path / f"{key}.gguf", values=own)
