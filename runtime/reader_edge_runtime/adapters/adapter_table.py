@@ -12,6 +12,7 @@ import numpy as np
 
 from reader_edge_runtime.arrays import Array, Float32Array
 from reader_edge_runtime.errors import ConfigError
+from reader_edge_runtime.machine.process_memory import free_bytes
 from reader_edge_runtime.package.package_parts import PANEL, STEP, LowRankProduct
 
 _RUN = 1024  # inputs
@@ -133,11 +134,13 @@ class AdapterTable:
         rank = max(rank, old)
         if (num_rows, rank) == (num_old, old):
             return
+        wanted, free = num_rows * rank * self._size * self._dtype.itemsize, free_bytes()
         try:
+            if free is not None and wanted > free:  # noughts take none before they are written
+                raise MemoryError
             values = self._noughts(num_rows, rank * self._size)
         except MemoryError:
-            gigabytes = num_rows * rank * self._size * self._dtype.itemsize / 1e9
-            raise ConfigError(f"Adapters take {gigabytes:.1f} GB of memory, which is short: load fewer.") from None
+            raise ConfigError(f"Adapters take {wanted / 1e9:.1f} GB of memory, which is short: load fewer.") from None
         for before, after in zip(self.values, values, strict=False):
             for part in chain.from_iterable(self._parts.values()):
                 for blocks in (*part.down, *part.up):

@@ -98,3 +98,14 @@ def test_memory_that_is_short_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("reader_edge_runtime.adapters.adapter_table.np.zeros", refuse)
     with pytest.raises(ConfigError, match=r"^Adapters take 0\.0 GB of memory, which is short: load fewer\.$"):
         table.add(adapter)
+
+
+def test_a_high_rank_is_refused_by_what_the_rows_of_all_adapters_would_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = AdapterTable(PRODUCTS)
+    for _ in range(3):
+        table.add({"q": factors_of("q", 2)})
+    before = table.values
+    monkeypatch.setattr("reader_edge_runtime.adapters.adapter_table.free_bytes", lambda: 2 * before.nbytes)
+    with pytest.raises(ConfigError, match="of memory, which is short: load fewer"):
+        table.add({"q": factors_of("q", 4)})
+    assert table.values is before
