@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 from transformers.pytorch_utils import Conv1D
 
 from reader_edge_export.calibration.calibration import Calibration, ExpertInputs, InputMoments
 from reader_edge_export.sources.layered_model import LayeredModel
-from reader_edge_export.sources.source_model import LayerExperts, SourceModel, streamed_product
+from reader_edge_export.sources.source_model import LayerExperts, SourceModel, is_product, streamed_product
 from reader_edge_export.sources.weights import ExpertMatrices
 
 # Half a minute on two cores, but never less than is worth learning from.
@@ -47,7 +47,7 @@ def matrix_sizes(source: SourceModel) -> dict[str, tuple[int, int]]:
     """Inputs and outputs (K, J) of each matrix that a model multiplies by, the head's included, without experts'."""
     sizes = {}
     for module in source.skeleton.modules():
-        if _is_product(module):
+        if is_product(module):
             num_rows, num_columns = module.weight.shape
             inputs_first = isinstance(module, Conv1D)
             name = source.names[id(module.weight)]
@@ -71,12 +71,7 @@ def products_of(modules: Iterable[torch.nn.Module], source: SourceModel) -> dict
     """The modules, and those within them, that multiply by a matrix alone, and the name of each one's matrix."""
     names = {id(module): name for name, module in source.skeleton.named_modules()}
     inner = (module for outer in modules for module in outer.modules())
-    return {module: f"{names[id(module)]}.weight" for module in inner if _is_product(module)}
-
-
-def _is_product(module: torch.nn.Module) -> TypeGuard[torch.nn.Linear | Conv1D]:
-    """Phi-MoE's router is a Linear, and does more than to multiply."""
-    return type(module).forward in (torch.nn.Linear.forward, Conv1D.forward)
+    return {module: f"{names[id(module)]}.weight" for module in inner if is_product(module)}
 
 
 class LayerInputs:

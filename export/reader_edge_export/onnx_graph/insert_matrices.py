@@ -5,7 +5,7 @@ import torch
 from transformers.pytorch_utils import Conv1D
 
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor, constant_shape, sizes_of
-from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.sources.source_model import SourceModel, is_product
 from reader_edge_export.sources.weights import ExpertsTensor, Matrix, MatrixTensor
 from reader_edge_export.trace.markers import (
     ATTENTION_SIZES,
@@ -20,7 +20,7 @@ from reader_edge_export.trace.markers import (
 )
 
 # Small layers in which a rounding error would do much harm: the weight of the shared expert, the choice of experts.
-_SENSITIVE = ("shared_expert_gate.weight", "router.proj.weight", "router.weight")
+_SENSITIVE = ("shared_expert_gate.weight", "router.proj.weight")
 
 
 def insert_matrices(editor: GraphEditor, source: SourceModel) -> None:
@@ -71,7 +71,7 @@ class _Initializers:
         self._shapes = {name: tuple(parameter.shape) for name, parameter in source.skeleton.named_parameters()}
         modules = list(source.skeleton.modules())
         self._inputs_first = {source.names[id(module.weight)] for module in modules if isinstance(module, Conv1D)}
-        coarse = [module for module in modules if isinstance(module, torch.nn.Linear | torch.nn.Embedding | Conv1D)]
+        coarse = [module for module in modules if is_product(module) or isinstance(module, torch.nn.Embedding)]
         self._coarse = {source.names[id(module.weight)] for module in coarse}
         experts = source.experts.values()
         by_expert = [matrices for each in experts for matrices in (each.up, each.down)]

@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
-import torch
-from transformers.pytorch_utils import Conv1D
 
 from reader_edge_export.blocks.blocks import Blocks
 from reader_edge_export.onnx_graph.graph_editor import GraphEditor
@@ -14,7 +12,7 @@ from reader_edge_export.operators.block_linear import StoredBlocks, gguf_linear,
 from reader_edge_export.operators.definitions import Int8Matrix
 from reader_edge_export.quantize.int8 import Int8Products
 from reader_edge_export.quantize.linear import MergedProduct
-from reader_edge_export.sources.source_model import SourceModel
+from reader_edge_export.sources.source_model import SourceModel, is_product
 from reader_edge_export.sources.weights import Matrix
 
 
@@ -63,8 +61,7 @@ class StoredTypes:
     def of(cls, model: SourceModel) -> "StoredTypes":
         """Of a model that has any: its products, and its embeddings."""
         weights = model.weights
-        modules = [module for module in model.skeleton.modules() if isinstance(module, torch.nn.Linear | Conv1D)]
-        products = {model.names[id(module.weight)] for module in modules}
+        products = {model.names[id(module.weight)] for module in filter(is_product, model.skeleton.modules())}
         products |= {each.name for experts in model.experts.values() for each in (experts.up, experts.down)}
         names = products | model.table_names
         kept = Counter(weights.stored_type(name) for name in names if weights.block_type(name) is not None)

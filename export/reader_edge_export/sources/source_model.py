@@ -8,11 +8,12 @@ experts stay so: their mixture reads one expert's at a time.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from transformers import PreTrainedModel
 from transformers.integrations.moe import ExpertsInterface
+from transformers.pytorch_utils import Conv1D
 
 from reader_edge_export.sources.latent_heads import LatentHeads, latent_modules
 from reader_edge_export.sources.weights import ExpertMatrices, Weights
@@ -103,6 +104,11 @@ def _mixture(module: Any, hidden_states: torch.Tensor, indices: torch.Tensor, we
 
 
 ExpertsInterface.register(_NAME, _mixture)
+
+
+def is_product(module: torch.nn.Module) -> TypeGuard[torch.nn.Linear | Conv1D]:
+    """Whether a module multiplies by its weight, and does no more: Phi-MoE's router is a Linear that also chooses."""
+    return type(module).forward in (torch.nn.Linear.forward, Conv1D.forward)
 
 
 @dataclass(frozen=True, slots=True)

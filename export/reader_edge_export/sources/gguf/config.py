@@ -8,19 +8,13 @@ from collections.abc import Callable
 
 from reader_edge_export.sources.config.config_values import MAX_EXPERTS
 from reader_edge_export.sources.gguf.family_configs import (
-    STATE_SIZES,
     ernie_moe,
-    falcon_h1,
     gemma2,
     gemma3,
     gemma4,
     gpt_oss,
-    granite_factors,
-    granite_hybrid_moe,
-    granite_moe,
     lfm2,
     lfm2moe,
-    nemotron_h,
     phimoe,
     qwen3moe,
     qwen3next,
@@ -39,6 +33,14 @@ from reader_edge_export.sources.gguf.layer_sizes import (
     num_kv_heads_of,
     num_layers_of,
     partial_heads,
+)
+from reader_edge_export.sources.gguf.mamba_configs import (
+    STATE_SIZES,
+    falcon_h1,
+    granite_factors,
+    granite_hybrid_moe,
+    granite_moe,
+    nemotron_h,
 )
 from reader_edge_export.sources.gguf.metadata import Metadata
 from reader_edge_export.sources.gguf.rope import base_of, longrope_of, original_context_of, rotary_share, scaling_of
