@@ -78,4 +78,4 @@ def test_rows_of_another_adapter_are_never_reused(engine: Engine) -> None:
         engine.generate(text, GenerationConfig(2, adapter=name)).stats.num_reused_tokens
         for name in (None, "first", "second", "first", None, "third")
     ]
-    assert [number > 30 for number in reused] == [False, False, False, True, True, False]
+    assert [number > 30 for number in reused] == [False, False, False, True, True, True]  # the third is the first
