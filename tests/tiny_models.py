@@ -66,6 +66,7 @@ TINY_CONFIGS: dict[str, dict[str, Any]] = {
     "gemma3_text": {**_SIZES, "head_dim": 16, "query_pre_attn_scalar": 24, **_WINDOW},
     "phi": {**_SIZES, "tie_word_embeddings": False, "partial_rotary_factor": 0.5},
     "phi3": {**_SIZES, "sliding_window": 8},
+    "starcoder2": {**_SIZES, "sliding_window": 8},
     "smollm3": {**_SIZES, "use_sliding_window": True, **_WINDOW},
     "gpt2": {
         "vocab_size": VOCAB_SIZE,
@@ -139,6 +140,7 @@ TINY_CONFIGS: dict[str, dict[str, Any]] = {
         "final_logit_softcapping": 5.0,
     },
     "qwen3_moe": {**_SIZES, **_EXPERTS, "head_dim": 32, "norm_topk_prob": True},
+    "mixtral": {**_SIZES, "sliding_window": 8, "num_local_experts": 8, "num_experts_per_tok": 3},
     "gpt_oss": {
         **_SIZES,
         **_WINDOW,
@@ -275,7 +277,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # by a name: a model type w
 TINY_MODELS = (*TINY_CONFIGS, *VARIANTS)  # names
 LEFT_TO_CI = frozenset(  # those whose parts other families have too: a sample of the tests tries their trees alone
     {"hunyuan_v1_dense", "ernie4_5", "glm4", "internlm3", "apertus", "ernie4_5_moe", "qwen3_next", "muse_glimmer_text"}
-    | {"falcon_h1", "phimoe", "nemotron_h", "nemotron_h-experts"}
+    | {"falcon_h1", "phimoe", "nemotron_h", "nemotron_h-experts", "starcoder2", "mixtral"}
 )
 
 

@@ -43,6 +43,7 @@ ARCHITECTURES = {  # by the name of a tiny model
     "gemma3_text": Architecture("gemma3 (text)", has_windows=True),
     "phi": Architecture("phi", num_biases=7),
     "phi3": Architecture("phi3", has_windows=True, fuses_swiglu=True),
+    "starcoder2": Architecture("starcoder2", has_windows=True, fuses_heads=True, num_biases=8),
     "smollm3": Architecture("smollm3", has_windows=True, fuses_heads=True, fuses_swiglu=True),
     "gpt2": Architecture("gpt2", num_biases=8),
     "granite": Architecture("granite", fuses_heads=True, fuses_swiglu=True),
@@ -65,6 +66,7 @@ ARCHITECTURES = {  # by the name of a tiny model
         "gemma4 (text)", has_windows=True, num_cached=3, num_layers=5, num_gathers=8, limit=2 * LIMIT
     ),
     "qwen3_moe": Architecture("qwen3_moe", fuses_swiglu=True, num_rerouted=2),
+    "mixtral": Architecture("mixtral", has_windows=True, fuses_heads=True, fuses_swiglu=True, num_rerouted=2),
     "gpt_oss": Architecture("gpt_oss", has_windows=True, num_biases=4, num_rerouted=2),
     "qwen3_5_moe_text": Architecture(
         "qwen3_5_moe (text)", fuses_swiglu=True, num_biases=1, num_cached=1, num_swiglus=2 * NUM_LAYERS, num_rerouted=2

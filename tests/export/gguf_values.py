@@ -10,6 +10,7 @@ _LIKE_LLAMA = (
     "llama",
     "mistral",
     "ministral3",
+    "mixtral",
     "smollm3",
     "granite",
     "granitemoehybrid",
@@ -57,11 +58,13 @@ def gguf_values(config: PretrainedConfig) -> Values:
     values |= {"vocab_size": config.vocab_size} if config.model_type in _TELLING_VOCABULARY else {}
     if config.model_type == "phi":
         return {**values, "attention.layer_norm_epsilon": config.layer_norm_eps}
+    if config.model_type == "starcoder2":
+        return {**values, "attention.layer_norm_epsilon": config.norm_epsilon, "rope.freq_base": rope["rope_theta"]}
     epsilon = config.norm_eps if config.model_type in ("lfm2", "lfm2_moe") else config.rms_norm_eps
     shared = {"attention.layer_norm_rms_epsilon": epsilon}
     shared |= {"rope.freq_base": rope["rope_theta"]} if config.model_type not in ("gemma", "gemma2") else {}
     extra = _EXTRAS[config.model_type](config) if config.model_type in _EXTRAS else {}
-    has_lengths = "head_dim" in config.to_dict() and config.model_type not in ("granite", "phimoe")
+    has_lengths = config.to_dict().get("head_dim") is not None and config.model_type not in ("granite", "phimoe")
     lengths = {"attention.key_length": head_dim, "attention.value_length": head_dim} if has_lengths else {}
     return {**values, **shared, **lengths, **extra}
 
@@ -282,9 +285,12 @@ def _phimoe(config: PretrainedConfig) -> Values:
     return {
         "attention.sliding_window": config.sliding_window or 0,
         "rope.scaling.original_context_length": original,
-        "expert_count": config.num_local_experts,
-        "expert_used_count": config.num_experts_per_tok,
+        **_mixtral(config),
     }
+
+
+def _mixtral(config: PretrainedConfig) -> Values:
+    return {"expert_count": config.num_local_experts, "expert_used_count": config.num_experts_per_tok}
 
 
 def _experts(config: PretrainedConfig) -> Values:
@@ -383,4 +389,5 @@ _EXTRAS: dict[str, Callable[[PretrainedConfig], Values]] = {
     "falcon_h1": _falcon_h1,
     "qwen3_next": _qwen3next,
     "phimoe": _phimoe,
+    "mixtral": _mixtral,
 }

@@ -43,6 +43,7 @@ class ReferenceConfig:
             "phi": "layer_norm_eps",
             **dict.fromkeys(COHERE, "layer_norm_eps"),
             "lfm2": "norm_eps",
+            "starcoder2": "norm_epsilon",
         }
         return float(self._value(names.get(self._type, "rms_norm_eps")))
 
@@ -57,7 +58,7 @@ class ReferenceConfig:
     def window(self, layer: int) -> int | None:
         """Tokens that a layer sees, its own included; None without a limit."""
         window = self._value("sliding_window")
-        if self._type in ("mistral", "ministral3", "phi3"):
+        if self._type in ("mistral", "ministral3", "phi3", "starcoder2", "mixtral"):
             return window  # type: ignore[no-any-return]
         if self._type in ("qwen2", "qwen3", "qwen3_moe", "smollm3") and not self._value("use_sliding_window"):
             return None
@@ -119,7 +120,7 @@ class ReferenceConfig:
             last = self._value("moe_layer_end_index")
             is_within = self._value("moe_layer_start_index") <= layer <= (self.num_layers if last == -1 else last)
             return bool(is_within and (layer + 1) % self._value("moe_layer_interval") == 0)
-        return self._model_type in ("gpt_oss", "qwen3_5_moe_text", "phimoe")
+        return self._model_type in ("gpt_oss", "qwen3_5_moe_text", "phimoe", "mixtral")
 
     @property
     def _num_experts(self) -> int:

@@ -237,6 +237,7 @@ class ReferenceModel(ReferenceConfig):
 
     def _mlp(self, name: str, x: Tensor) -> Tensor:
         plain = {"gpt2": ("c_fc", "c_proj"), "phi": ("fc1", "fc2"), "arcee": ("up_proj", "down_proj")}
+        plain["starcoder2"] = plain["gpt2"]
         if self._type == "apertus":
             return self._linear(f"{name}.down_proj", self._xielu(f"{name}.act_fn", self._linear(f"{name}.up_proj", x)))
         if self._type in plain:
@@ -295,7 +296,7 @@ class ReferenceModel(ReferenceConfig):
             shares = likely.gather(-1, chosen)
             return shares / shares.sum(-1, keepdim=True).clamp(min=self._value("moe_norm_min")), chosen
         shares, chosen = best(torch.softmax(scores, -1), num_chosen)
-        if self._model_type == "qwen3_5_moe_text" or self._value("norm_topk_prob"):
+        if self._model_type in ("qwen3_5_moe_text", "mixtral") or self._value("norm_topk_prob"):
             shares = shares / shares.sum(-1, keepdim=True)
         return shares, chosen
 
@@ -339,7 +340,7 @@ class ReferenceModel(ReferenceConfig):
 
     def _norm(self, name: str, x: Tensor) -> Tensor:
         weight, bias = self._weights[f"{name}.weight"], self._weights.get(f"{name}.bias")
-        if self._type in ("gpt2", "phi", "phimoe", *COHERE):
+        if self._type in ("gpt2", "phi", "phimoe", "starcoder2", *COHERE):
             x = x - x.mean(-1, keepdim=True)
         normed = x / torch.sqrt((x * x).mean(-1, keepdim=True) + self.epsilon)
         is_centred = self._type in GEMMA or (self._type == "qwen3_5_text" and not name.endswith("linear_attn.norm"))

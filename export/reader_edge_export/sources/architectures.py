@@ -16,17 +16,23 @@ from reader_edge_runtime.package.manifest import HALF_PRECISIONS
 
 SUPPORTED = tuple(READ_OF_TEXTS)  # values of model_type
 
-RECURRENT = (  # those with layers that keep states
-    *("lfm2", "qwen3_5_text", "granitemoehybrid"),
-    *("qwen3_5_moe_text", "lfm2_moe", "qwen3_next", "falcon_h1", "nemotron_h"),
-)
-MIXTURES = (  # those with layers whose rows are sent to experts
-    *("qwen3_moe", "gpt_oss", "qwen3_5_moe_text", "lfm2_moe"),
-    *("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "ernie4_5_moe", "qwen3_next"),
-    "phimoe",
-)
-LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3")  # those that keep a latent in place of keys
 _MIXTURES_BY_KEY = {"gemma4_text": "enable_moe_block", "granitemoehybrid": "num_local_experts"}  # where not all are
+_MIXTURE_BY_LAYERS = "nemotron_h"
+
+
+def _reading(*keys: str) -> tuple[str, ...]:
+    return tuple(model_type for model_type, read in READ_OF_TEXTS.items() if not read.isdisjoint(keys))
+
+
+# Those with layers that keep states, by the width of a convolution; that keep a latent in place of keys; whose rows are
+# sent to experts.
+RECURRENT = _reading("conv_L_cache", "linear_conv_kernel_dim", "mamba_d_conv", "conv_kernel")
+LATENT = _reading("kv_lora_rank")
+MIXTURES = tuple(
+    model_type
+    for model_type in _reading("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+    if model_type not in (*_MIXTURES_BY_KEY, _MIXTURE_BY_LAYERS)
+)
 UNEVEN = ("gemma4_text",)  # those whose layers differ in what they keep of a token
 _OTHER_TOKENS = "whose layers choose the tokens that they attend to"
 _OTHER_ROUTER = "whose router chooses experts in a way of its own"
@@ -88,7 +94,7 @@ def check_architecture(config: Mapping[str, Any]) -> None:
 def is_mixture(config: Mapping[str, Any]) -> bool:
     """Whether layers of a model of a supported type send rows to experts."""
     model_type = str(config["model_type"])
-    if model_type == "nemotron_h":
+    if model_type == _MIXTURE_BY_LAYERS:
         return "moe" in nemotron_layers(config)
     return model_type in MIXTURES or bool(config.get(_MIXTURES_BY_KEY.get(model_type, "")))
 

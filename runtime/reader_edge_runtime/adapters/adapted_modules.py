@@ -8,7 +8,7 @@ import numpy as np
 
 from reader_edge_runtime.adapters.adapter import Adapter, own_name
 from reader_edge_runtime.adapters.adapter_table import Factors
-from reader_edge_runtime.adapters.gguf_adapter import PAIRED, GgufAdapter
+from reader_edge_runtime.adapters.gguf_adapter import PAIRED, GgufAdapter, is_written_as
 from reader_edge_runtime.adapters.peft_folder import PeftFolder
 from reader_edge_runtime.errors import AdapterError
 from reader_edge_runtime.machine.process_memory import free_bytes
@@ -28,7 +28,6 @@ _MODULES = {  # by llama.cpp's names of tensors
     "ffn_up": ("mlp.up_proj", "mlp.gate_up_proj"),
     "ffn_down": ("mlp.down_proj",),
 }
-_IN_FILES = {"mistral": "llama", "olmo3": "olmo2"}  # models that converters write as other ones
 
 
 def open_adapter(path: Path) -> Adapter:
@@ -112,8 +111,7 @@ def _module_of(adapter: Adapter, target: str, shapes: Mapping[str, tuple[int, in
 
 
 def _check_architecture(adapter: GgufAdapter, model_type: str) -> None:
-    own = model_type.replace("_", "").removesuffix("text")
-    if adapter.architecture not in (own, _IN_FILES.get(own)):
+    if not is_written_as(model_type, adapter.architecture):
         raise AdapterError(
             f"'{adapter.path}' is an adapter for {adapter.architecture!r:.40}, and the model is a {model_type}: give "
             "the model that it was trained on."

@@ -22,6 +22,19 @@ PAIRED = (
     *("llama", "mistral3", "granite", "granitehybrid", "granitemoe", "smollm3", "arcee"),
     *("nemotron_h", "nemotron_h_moe"),
 )
+_OTHERWISE = {  # by model type: what converters call it, where that is not its own name
+    **dict.fromkeys(("mistral", "mixtral", "internlm3"), "llama"),
+    **{"ministral3": "mistral3", "phi": "phi2", "olmo3": "olmo2", "hunyuan_v1_dense": "hunyuan-dense"},
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "glm4_moe_lite"), "deepseek2"),
+    "granitemoehybrid": "granitehybrid",
+}
+
+
+def is_written_as(model_type: str, architecture: str) -> bool:
+    """Whether files of a type's models, and of their adapters, have that architecture."""
+    names = (model_type.removesuffix("_text"), architecture)
+    first, second = (name.translate({ord(mark): None for mark in "_-"}) for name in names)
+    return first == second or _OTHERWISE.get(model_type) == architecture
 
 
 class Kind(Enum):

@@ -10,7 +10,7 @@ import numpy as np
 from reader_edge_export.sources.source import Source
 from reader_edge_runtime.adapters.adapted_modules import open_adapter
 from reader_edge_runtime.adapters.adapter import Adapter, Change, StoredFactors, own_name
-from reader_edge_runtime.adapters.gguf_adapter import GgufAdapter
+from reader_edge_runtime.adapters.gguf_adapter import GgufAdapter, is_written_as
 from reader_edge_runtime.errors import AdapterError
 
 if TYPE_CHECKING:
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from reader_edge_export.sources.gguf.placement import Placement
 
 ReadFactors = Callable[[], StoredFactors]
-_IN_FILES = {  # models that converters write as other ones
-    **{"mistral": "llama", "olmo3": "olmo2", "deepseek_v3": "deepseek_v2", "glm4_moe_lite": "deepseek_v2"}
-}
 
 
 class _Part(NamedTuple):
@@ -109,7 +106,7 @@ def _check_architecture(adapter: GgufAdapter, source: Source) -> None:
     if isinstance(source, GgufSource):
         is_same = architecture_of(source.file) == architecture
     else:
-        is_same = model_type_of(architecture) in (model_type, _IN_FILES.get(model_type, model_type))
+        is_same = model_type_of(architecture) == model_type or is_written_as(model_type, architecture)
     if not is_same:
         raise AdapterError(
             f"'{adapter.path}' is an adapter for {architecture!r:.40}, and the model is a {model_type}: give the model "

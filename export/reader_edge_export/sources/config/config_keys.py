@@ -57,6 +57,7 @@ READ_OF_TEXTS: dict[str, frozenset[str]] = {  # by model_type, which can be expo
     | {"rope_local_base_freq", "sliding_window_pattern", "_sliding_window_pattern"},
     "phi": _COMMON | {"layer_norm_eps", "partial_rotary_factor", "qk_layernorm"},
     "phi3": _RMS | {"sliding_window", "partial_rotary_factor"},
+    "starcoder2": (_COMMON - {"head_dim"}) | {"norm_epsilon", "use_bias", "sliding_window"},
     "smollm3": _RMS
     | _WINDOWS
     | {"use_sliding_window", "no_rope_layers", "no_rope_layer_interval", "attention_bias", "mlp_bias"},
@@ -97,6 +98,7 @@ READ_OF_TEXTS: dict[str, frozenset[str]] = {  # by model_type, which can be expo
     | {"sliding_window", "use_sliding_window", "attention_bias", "norm_topk_prob", "mlp_only_layers"}
     | _EXPERTS
     | {"moe_intermediate_size", "decoder_sparse_step"},
+    "mixtral": _RMS | {"sliding_window", "num_local_experts", "num_experts_per_tok"},
     "gpt_oss": (_RMS - {"hidden_act"})  # which its class takes, and does not apply
     | _WINDOWS
     | _EXPERTS
@@ -252,6 +254,11 @@ _OWN_INERT["ernie4_5_moe"] = {
     **{"moe_use_aux_free": (True,), "moe_gate": ("topk",), "moe_gate_act": ("softmax",)},
     "num_nextn_predict_layers": tuple(range(16)),
 }
+_OWN_INERT["starcoder2"] = {
+    **{"activation_function": ("gelu",), "mlp_type": ("default",), "norm_type": ("layer_norm",)},
+    **dict.fromkeys(("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32"), (True, False)),
+}
+_OWN_INERT["mixtral"] = {"router_jitter_noise": (0,)}
 _OWN_INERT["phimoe"] = {"num_experts_per_tok": (2,)}
 _OWN_INERT["cohere"] = _OWN_INERT["cohere2"] = {
     **dict.fromkeys(("use_gated_activation", "use_parallel_block"), (True,)),
@@ -273,6 +280,7 @@ _REPEATED: dict[str, dict[str, str]] = {
     "gpt_oss": {"experts_per_token": "num_experts_per_tok"},
 }
 _REPEATED["cohere"] = _REPEATED["cohere2"] = {"use_embedding_sharing": "tie_word_embeddings"}
+_REPEATED["starcoder2"] = {"layer_norm_epsilon": "norm_epsilon"}
 _REPEATED["hunyuan_v1_dense"] = {"attention_head_dim": "head_dim"}
 _REPEATED["lfm2_moe"] = _REPEATED["lfm2"]
 for _latent_type in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3"):

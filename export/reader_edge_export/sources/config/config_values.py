@@ -72,7 +72,7 @@ _KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
     **dict.fromkeys(("original_max_position_embeddings", "no_rope_layer_interval"), _COUNT),
     "max_window_layers": _SIZE,
     **dict.fromkeys(("n_positions", "n_ctx", "n_embd", "n_layer", "n_head", "n_inner"), _COUNT),
-    **dict.fromkeys(("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon"), _POSITIVE),
+    **dict.fromkeys(("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"), _POSITIVE),
     **dict.fromkeys(("rope_theta", "rope_local_base_freq", "partial_rotary_factor"), _POSITIVE),
     **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar"), _POSITIVE),
     **dict.fromkeys(("attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"), _NUMBER),
@@ -164,6 +164,7 @@ _NULLABLE = frozenset(
 _OWN_NULLABLE: dict[str, frozenset[str]] = {  # by model type
     # Others have a number of their own.
     **dict.fromkeys(("llama", "mistral", "ministral3", "arcee", "hunyuan_v1_dense"), frozenset({"head_dim"})),
+    "mixtral": frozenset({"head_dim"}),
     "gemma4_text": frozenset({"num_experts", "top_k_experts", "moe_intermediate_size"}),  # of those without experts
     "deepseek_v2": frozenset({"q_lora_rank", "n_group", "topk_group", "num_experts_per_tok"}),
     "deepseek_v3": frozenset({"q_lora_rank"}),

@@ -20,7 +20,7 @@ from reader_edge_export.sources.quantized.packing import FLOATS
 from reader_edge_runtime.errors import ExportError
 
 _OWN = re.compile(r"(.*\.experts)\.(0|[1-9][0-9]{0,4})\.([a-z0-9_]+)\.weight")
-_OWN_IN_PHI = re.compile(r"experts\.\d")
+_OWN_BY_NUMBER = re.compile(r"experts\.\d")
 _PARTS = {  # of an expert: the parameter of all experts that it is in, and behind which other
     **{"gate_proj": ("gate_up_proj", 0), "up_proj": ("gate_up_proj", 1), "down_proj": ("down_proj", 0)},
     **{"w1": ("gate_up_proj", 0), "w3": ("gate_up_proj", 1), "w2": ("down_proj", 0)},
@@ -120,7 +120,7 @@ def gather_experts(
     named: dict[str, StoredTensor] = {}
     for name, tensor in tensors.items():
         for own_name, own_tensor in _of_experts(name, tensor):
-            put(folder, named, _newer(own_name), own_tensor)
+            put(folder, named, _newer(own_name, parameters), own_tensor)
     others: dict[str, StoredTensor] = {}
     packed: dict[str, Mxfp4Tensors] = {}
     turned: dict[str, ExpertTensors] = {}
@@ -176,13 +176,14 @@ def _is_transposed(parameters: ParameterNames, name: str, tensor: StoredTensor) 
     return tensor.shape != shape and tensor.dtype in FLOATS and tensor.shape == (*shape[:1], *shape[:0:-1])
 
 
-def _newer(name: str) -> str:
-    """What a module of transformers 5 calls a tensor of Granite's, ERNIE's, Phi's, Nemotron-H's or ModelOpt's files."""
+def _newer(name: str, parameters: ParameterNames) -> str:
+    """What a module of transformers 5 calls a tensor of Granite, ERNIE, Phi, Mixtral, Nemotron or ModelOpt."""
     name = f"model.{name.removeprefix('backbone.')}" if name.startswith("backbone.") else name
     name = _BY_MATRIX.sub(r".experts.\2.\1.", name.replace(".mlp.moe_statics.", ".mlp.gate.moe_statics."))
     before, found, part = name.partition(".block_sparse_moe.")
-    if found and (part == "gate.weight" or _OWN_IN_PHI.match(part)):
-        return f"{before}.mlp.{part.replace('gate.', 'router.')}"
+    if found and (part == "gate.weight" or _OWN_BY_NUMBER.match(part)):
+        newer = f"{before}.mlp.{part}"
+        return newer if part != "gate.weight" or parameters.find(newer) is not None else f"{before}.mlp.router.weight"
     return before + found + _GRANITE.get(part, part)
 
 

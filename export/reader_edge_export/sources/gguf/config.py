@@ -6,6 +6,7 @@ here as llama.cpp fills it in. What a file says beyond what is mapped here is re
 
 from collections.abc import Callable
 
+from reader_edge_export.sources.architectures import is_mixture
 from reader_edge_export.sources.config.config_values import MAX_EXPERTS
 from reader_edge_export.sources.gguf.family_configs import (
     ernie_moe,
@@ -67,6 +68,7 @@ _WITHOUT = {
     "nemotron_h": ("tie_word_embeddings",),
 }  # what a model type has no use for
 _IMAGE_KEYS, _IMAGE_TENSORS = ("vision.", "audio.", "mm."), ("v.", "a.", "s.", "mm.")
+_STARCODER2_WINDOW = 4096  # arXiv 2402.19173
 _MAX_LEARNED_POSITIONS = 1 << 13  # transformers keeps a square mask of them for every layer
 
 
@@ -87,6 +89,10 @@ def config_of(file: GgufFile) -> Config:
         values.number("rope.freq_base")
     model_type, build = MODELS[architecture]
     config = {"model_type": model_type, **_shared(file, values), **build(file, values)}
+    if values.size("expert_count", 0, least=0) and not is_mixture(config):
+        raise UnsupportedArchitectureError(
+            f"'{file.path}' is a mixture of experts of the architecture {architecture!r}, which cannot be exported."
+        )
     keys = (key.removeprefix(f"{architecture}.") for key in file.metadata)
     of_images = [key for key in keys if key.startswith(_IMAGE_KEYS)]  # which some files have without such a model
     values.check_all_read((*_IGNORED, *of_images), _INERT)
@@ -122,10 +128,6 @@ def _check_is_model(file: GgufFile) -> None:
 def _shared(file: GgufFile, values: Metadata) -> Config:
     """What every architecture has. Token ids stay out of it: they come from the vocabulary."""
     num_experts, num_chosen = (values.size(f"expert_{name}count", 0, least=0) for name in ("", "used_"))
-    if architecture_of(file) not in _MIXTURES and (num_experts or num_chosen):
-        raise UnsupportedArchitectureError(
-            f"'{file.path}' is a mixture of experts, of which {', '.join(_MIXTURES)} can be exported from GGUF."
-        )
     if num_experts > MAX_EXPERTS:
         raise file.error(f"has {num_experts} experts", f"at most {MAX_EXPERTS} are exported")
     if num_chosen > num_experts:
@@ -166,6 +168,15 @@ def _shared(file: GgufFile, values: Metadata) -> Config:
 
 def _llama(file: GgufFile, values: Metadata) -> Config:
     return {**_biased("attention_bias")(file, values), "mlp_bias": "blk.0.ffn_up.bias" in file.tensors}
+
+
+def _llama_or_mixtral(file: GgufFile, values: Metadata) -> Config:
+    num_experts = values.size("expert_count", 0, least=0)
+    if not num_experts:
+        return _llama(file, values)
+    num_chosen = values.size("expert_used_count")
+    experts = {"num_local_experts": num_experts, "num_experts_per_tok": num_chosen, "sliding_window": None}
+    return {**heads(file, values), "model_type": "mixtral", **experts}
 
 
 def _mistral3(file: GgufFile, values: Metadata) -> Config:
@@ -274,6 +285,17 @@ def _phi3(file: GgufFile, values: Metadata) -> Config:
     }
 
 
+def _starcoder2(file: GgufFile, values: Metadata) -> Config:
+    """Files do not hold the window, which all models of the makers have."""
+    return {
+        "norm_epsilon": values.positive("attention.layer_norm_epsilon"),
+        "rope_theta": base_of(file, values),
+        "rope_scaling": scaling_of(file, values),
+        "use_bias": _has_bias(file),
+        "sliding_window": _STARCODER2_WINDOW,
+    }
+
+
 def _gpt2(file: GgufFile, values: Metadata) -> Config:
     num_positions = values.size("context_length")
     if num_positions > _MAX_LEARNED_POSITIONS:
@@ -289,7 +311,7 @@ def _gpt2(file: GgufFile, values: Metadata) -> Config:
 
 
 MODELS: dict[str, tuple[str, Callable[[GgufFile, Metadata], Config]]] = {  # by architecture: model_type, what it adds
-    "llama": ("llama", _llama),
+    "llama": ("llama", _llama_or_mixtral),
     "mistral3": ("ministral3", _mistral3),
     "qwen2": ("qwen2", heads),
     "qwen3": ("qwen3", heads),
@@ -301,6 +323,7 @@ MODELS: dict[str, tuple[str, Callable[[GgufFile, Metadata], Config]]] = {  # by 
     "gemma4": ("gemma4_text", gemma4),
     "phi2": ("phi", _phi2),
     "phi3": ("phi3", _phi3),
+    "starcoder2": ("starcoder2", _starcoder2),
     "smollm3": ("smollm3", heads),
     "gpt2": ("gpt2", _gpt2),
     "granite": ("granite", _granite),
@@ -331,7 +354,3 @@ MODELS: dict[str, tuple[str, Callable[[GgufFile, Metadata], Config]]] = {  # by 
 }
 # Their bases of positions are not 10000, and every converter writes them, but for Ollama's where it found none.
 _WITH_BASE = ("olmo2", "smollm3", "lfm2", "lfm2moe", "gpt-oss")
-_MIXTURES = (
-    *("qwen3moe", "qwen3vlmoe", "gpt-oss", "qwen35moe", "lfm2moe", "granitehybrid", "granitemoe", "gemma4"),
-    *("ernie4_5-moe", "deepseek2", "qwen3next", "phimoe", "nemotron_h_moe"),
-)

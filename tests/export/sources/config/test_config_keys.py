@@ -224,6 +224,13 @@ def test_what_changes_nothing_is_passed_over(model_type: str, changes: dict[str,
             {"moe_capacity": [64, 64, 64], "moe_gate": "topk", "moe_use_aux_free": True, "num_nextn_predict_layers": 1},
         ),
         (
+            "starcoder2",
+            {"activation_function": "gelu", "layer_norm_epsilon": 1e-5, "norm_epsilon": 1e-5, "mlp_type": "default"}
+            | {"norm_type": "layer_norm", "scale_attn_weights": True, "attention_softmax_in_fp32": True}
+            | {"scale_attention_softmax_in_fp32": True, "residual_dropout": 0.1, "embedding_dropout": 0.1},
+        ),
+        ("mixtral", {"head_dim": None, "router_jitter_noise": 0.0, "router_aux_loss_coef": 0.02}),
+        (
             "phimoe",  # Phi-3.5-MoE
             {"input_jitter_noise": 0.01, "sliding_window": 131072, "num_experts_per_tok": 2, "hidden_dropout": 0.0},
         ),

@@ -85,7 +85,6 @@ def test_what_cannot_be_mapped_is_refused_by_name(values: dict[str, Any], words:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"llama.expert_count": 8, "llama.expert_used_count": 2}, "mixture of experts"),
         ({"llama.attention.causal": False}, "later tokens"),
         ({"llama.pooling_type": 1}, r"makes embeddings of texts \(pooling_type 1\)"),
         ({"llama.pooling_type": 4}, r"makes embeddings of texts \(pooling_type 4\)"),
@@ -98,6 +97,13 @@ def test_what_cannot_be_mapped_is_refused_by_name(values: dict[str, Any], words:
 def test_what_cannot_be_exported_is_refused(values: dict[str, Any], words: str, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedArchitectureError, match=words):
         find_source(write_small(tmp_path / "file", VOCABULARY, values), None)
+
+
+def test_experts_in_a_family_without_any_are_refused(tmp_path: Path) -> None:
+    path = write_small(tmp_path / "file", VOCABULARY, {"llama.expert_count": 8, "llama.expert_used_count": 2})
+    path.write_bytes(path.read_bytes().replace(b"llama", b"qwen2"))
+    with pytest.raises(UnsupportedArchitectureError, match="a mixture of experts of the architecture 'qwen2', which"):
+        find_source(path, None)
 
 
 ALIKE = {  # keys that mean the same, and a value of both

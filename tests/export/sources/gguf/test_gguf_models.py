@@ -8,6 +8,7 @@ import pytest
 
 from reader_edge_export.sources.architectures import SUPPORTED
 from reader_edge_export.sources.find import find_source
+from reader_edge_runtime.adapters.gguf_adapter import is_written_as
 from reader_edge_runtime.errors import ExportError, GgufError, UnsupportedArchitectureError
 from tests.export.gguf_models import GGUF_MODELS, build_source, write_model
 from tests.export.source_models import load_model
@@ -19,6 +20,12 @@ _GRANITE_EXPERTS = {"num_local_experts": 6, "num_experts_per_tok": 2, "intermedi
 
 def test_all_but_those_whose_files_are_not_read_are_tried() -> None:
     assert set(SUPPORTED) - set(GGUF_MODELS) == {"cohere", "cohere2", "muse_glimmer_text"}
+
+
+def test_an_adapter_may_be_for_what_files_call_each_family() -> None:
+    names = {architecture for architecture, _ in GGUF_MODELS.values()}
+    for model_type, (architecture, _) in GGUF_MODELS.items():
+        assert [name for name in names if is_written_as(model_type, name)] == [architecture]
 
 
 @pytest.mark.parametrize("model_type", GGUF_MODELS)
@@ -50,6 +57,8 @@ def test_every_architecture_has_the_same_logits_from_a_file(model_type: str, tmp
         ("deepseek_v2", {"q_lora_rank": 48, "n_group": 1, "topk_group": 1, "topk_method": "greedy"}),
         ("deepseek_v3", {"norm_topk_prob": True, "q_lora_rank": None, "first_k_dense_replace": 0}),
         ("apertus", {"attention_bias": True}),
+        ("starcoder2", {"use_bias": False, "tie_word_embeddings": False}),
+        ("mixtral", {"head_dim": 32, "tie_word_embeddings": False}),
         ("phimoe", {"attention_bias": False, "lm_head_bias": False, "tie_word_embeddings": True}),
         ("gemma4_text-experts", {}),
         ("granitemoehybrid", _GRANITE_EXPERTS),
