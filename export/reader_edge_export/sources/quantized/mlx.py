@@ -26,6 +26,7 @@ from reader_edge_export.sources.quantized.packing import (
     part,
     wrong_part,
 )
+from reader_edge_runtime.adapters.adapter import own_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,8 @@ class Mlx(Packing):
     markers = ("scales", "biases")
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        self._schemes = mlx_schemes(settings)
+        # As modules are called here: paths may be those of a larger model.
+        self._schemes = {own_name(f"{path}."): scheme for path, scheme in mlx_schemes(settings).items()}
 
     def shape_of(self, module: str, parts: Parts) -> tuple[int, int]:
         scheme = self._scheme(module)
@@ -85,8 +87,7 @@ class Mlx(Packing):
         return Codes(codes, None, scales.view(kind).float(), equal_groups(shape[1], scheme.group_size))
 
     def _scheme(self, module: str) -> MlxScheme:
-        own = (scheme for path, scheme in self._schemes.items() if path and f".{path}".endswith(f".{module}"))
-        scheme = next(own, self._schemes[""])
+        scheme = self._schemes.get(f"{module}.", self._schemes["."])
         assert scheme is not None
         return scheme
 

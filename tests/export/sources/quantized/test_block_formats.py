@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.sources.find import find_source
-from reader_edge_export.sources.quantized.formats import quantization_of
+from reader_edge_export.sources.quantized.formats import Quantization, quantization_of
 from reader_edge_export.sources.quantized.packed_tensors import packing_of
 from reader_edge_export.sources.quantized.packing import Packing
 from reader_edge_runtime.arrays import Array, Int64Array
@@ -187,6 +187,14 @@ def test_layers_and_embeddings_have_the_bits_that_mlx_says_of_each(source: Path,
     change_config(source, quantization=MLX, quantization_config=MLX)
     with pytest.raises(ExportError, match=r"has scales as the shape \(\d+, \d\), for 4 bits in 32s"):
         load_model(find_source(source, None))
+
+
+def test_paths_of_an_mlx_config_are_looked_up() -> None:
+    """As many as a config can have, for as many matrices: comparing each with each took minutes."""
+    own = {f"language_model.model.layers.{number}.mlp.up_proj": {"mode": "mxfp4"} for number in range(30_000)}
+    packing = packing_of(Quantization("mlx", {"group_size": 32, "bits": 4, **own}))
+    found = [packing.is_in_mxfp4(f"model.layers.7.mlp.{name}_proj", {}) for name in ("up", "down") * 5000]
+    assert found == [True, False] * 5000
 
 
 @pytest.mark.parametrize("name", ["nf4", "int8", "mlx"])
