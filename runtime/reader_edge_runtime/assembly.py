@@ -49,22 +49,23 @@ Progress = Callable[[int, int], None]  # gets what is done, and how much there i
 
 
 def assemble(
-    path: FilePath,
+    package: ModelPackage,
     config: EngineConfig,
     draft: DraftConfig,
     sources: DraftSources,
     drafter: Drafter | None,
-    on_progress: Progress | None,
     on_calibration: Progress | None,
-) -> tuple[ModelPackage, Tokenizer, Decoder, WidthReport | None]:
-    """What an engine is made of, and what the width probe found, if it ran. Arguments and errors: see `Engine.load`."""
-    package = open_package(path, on_progress, config.signature_key)
+) -> tuple[Tokenizer, Decoder, WidthReport | None]:
+    """What an engine is made of beside its package, which was checked, and what the width probe found, if it ran.
+
+    Arguments and errors: see `Engine.load`.
+    """
     check_is_whole(package)  # first, as only the last stage has a tokenizer
     tokenizer = Tokenizer.open(package, config.is_text_literal)
     target, report = settled_target(package, config, on_calibration)
     if not draft_permission(config, package.manifest.attention, report).is_on:
         decoder = make_decoder(target, NoDrafter(), config, report=report)
-        return package, tokenizer, keeping_prefixes(decoder, package, config), report
+        return tokenizer, keeping_prefixes(decoder, package, config), report
     fingerprint, vocab_size = tokenizer.fingerprint(), package.manifest.vocab_size
     opened = open_datastores(sources.datastores, fingerprint, vocab_size) if sources.datastores else []
     if drafter is not None:  # which draws on none of these
@@ -82,7 +83,7 @@ def assemble(
         table, warmup_answers = SuccessorTable.of_package(package, fingerprint), WarmupAnswers.of_package(package)
         drafter = RetrievalDrafter(draft, further, opened, file, table, warmup_answers, [each.name for each in alone])
     decoder = make_decoder(target, drafter, config, costs, report)
-    return package, tokenizer, keeping_prefixes(decoder, package, config), report
+    return tokenizer, keeping_prefixes(decoder, package, config), report
 
 
 def keeping_prefixes(decoder: Decoder, package: ModelPackage, config: EngineConfig) -> Decoder:

@@ -7,10 +7,10 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Self, Unpack
 
-from reader_edge_runtime.adapters.adapter_set import AdapterSet, ReadAdapter
+from reader_edge_runtime.adapters.adapter_set import AdapterSet, ReadAdapter, check_takes_adapters
 from reader_edge_runtime.answer import Answer, GenerationChunk, GenerationResult
 from reader_edge_runtime.arrays import Float32Array
-from reader_edge_runtime.assembly import assemble, prompt_reader
+from reader_edge_runtime.assembly import assemble, open_package, prompt_reader
 from reader_edge_runtime.call_options import (
     NO_ADAPTERS,
     AdapterPaths,
@@ -147,9 +147,10 @@ class Engine:
             raise ConfigError("drafter is in place of what sources describe: give one of them.")
         callbacks = given_callback(on_progress, "on_progress"), given_callback(on_calibration, "on_calibration")
         check_rule(rule, drafted_from, drafter, configs[0].prefix_cache)
-        package, tokenizer, decoder, report = assemble(
-            given_path(model, "model"), *configs, drafted_from, drafter, *callbacks
-        )
+        package = open_package(given_path(model, "model"), callbacks[0], configs[0].signature_key)
+        for path in adapters.values():
+            check_takes_adapters(package.manifest, path)
+        tokenizer, decoder, report = assemble(package, *configs, drafted_from, drafter, callbacks[1])
         decoder = decoder if rule is None else rule.decoder(decoder, callbacks[1])
         engine = cls(package, tokenizer, decoder, report, rule)
         try:

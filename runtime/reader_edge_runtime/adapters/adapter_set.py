@@ -1,5 +1,6 @@
 """The adapters that an engine has, by name: loaded and dropped between its passes."""
 
+import os
 import re
 import weakref
 from collections import deque
@@ -15,7 +16,6 @@ from reader_edge_runtime.target import AdaptedTarget, Target
 from reader_edge_runtime.untrusted.user_input import short_repr
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-_EXPORT = "export it for them with `reader-edge export MODEL OUT --takes-adapters`"
 
 
 class LoadedAdapter:
@@ -37,8 +37,7 @@ class ReadAdapter:
 
     def __init__(self, name: str, path: Path, manifest: Manifest) -> None:
         check_adapter_name(name)
-        if not manifest.adapted_products:
-            raise ConfigError(f"The package of {manifest.source_name!r} takes no adapters: {_EXPORT}.")
+        check_takes_adapters(manifest, path)
         self.name, self.path = name, path
         self.factors: Mapping[str, Factors] = module_factors(open_adapter(path), manifest)
         self.fingerprint = _fingerprint(self.factors)
@@ -98,6 +97,15 @@ def _fingerprint(factors: Mapping[str, Factors]) -> str:
         digest.update(up.tobytes())
         digest.update(down.tobytes())
     return digest.hexdigest()
+
+
+def check_takes_adapters(manifest: Manifest, path: str | os.PathLike[str]) -> None:
+    """Raise ConfigError for a package beside which no adapter is loaded, whatever lies at the path of one."""
+    if not manifest.adapted_products:
+        raise ConfigError(
+            f"The package of {manifest.source_name!r} takes no adapters such as '{path}': export it for them with "
+            "`reader-edge export MODEL OUT --takes-adapters`."
+        )
 
 
 def check_adapter_name(name: object) -> None:

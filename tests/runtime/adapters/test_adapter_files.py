@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from reader_edge_runtime import Engine
 from reader_edge_runtime.adapters.adapted_modules import module_factors, open_adapter
 from reader_edge_runtime.adapters.adapter_set import ReadAdapter
 from reader_edge_runtime.arrays import Array
@@ -160,9 +161,17 @@ def test_nothing_is_allocated_for_sizes_that_the_file_does_not_have(tmp_path: Pa
 
 
 def test_a_package_that_takes_none_names_the_export(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"takes no adapters: export it .*`reader-edge export MODEL OUT --takes-adap"):
+    with pytest.raises(ConfigError, match=r"takes no adapters such as .*: export it for them .* OUT --takes-adapters`"):
         ReadAdapter("pirate", write_adapter(tmp_path / "adapter"), make_manifest())
     for name in ("", "a b", "../x", "a" * 101, "a/b", "a:b"):
         with pytest.raises(ConfigError, match="can be no adapter's name"):
             ReadAdapter(name, tmp_path / "adapter", MANIFEST)
     assert ReadAdapter("pirate.v-2_x", tmp_path / "adapter", MANIFEST).factors.keys() == SHAPES.keys()
+
+
+def test_a_package_that_takes_none_says_so_before_it_is_loaded(
+    demo_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reader_edge_runtime.engine.assemble", lambda *_: pytest.fail("loaded"))
+    with pytest.raises(ConfigError, match="takes no adapters such as 'adapters/pirate': export it"):
+        Engine.load(demo_folder, adapters={"pirate": "adapters/pirate"})
