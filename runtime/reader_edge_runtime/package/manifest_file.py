@@ -1,5 +1,6 @@
 """The file of a manifest: JSON in the package's folder, written whole and believed only field by field."""
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator
@@ -21,7 +22,8 @@ from reader_edge_runtime.package.package_parts import (
     VISION_GRAPH_NAME,
     VISION_WEIGHTS_NAME,
 )
-from reader_edge_runtime.untrusted.untrusted_json import converted, read_json
+from reader_edge_runtime.untrusted.untrusted_json import converted, decoded, read_plain
+from reader_edge_runtime.untrusted.user_input import BYTE_ORDER_MARK
 
 FORMAT_VERSION = 6
 MAX_BYTES = 1 << 20
@@ -50,13 +52,20 @@ def _is_like_a_name(path: Path) -> bool:
 
 def read_manifest(folder: Path) -> Manifest:
     """Read and check a folder's manifest. Raises PackageError (no such folder) or ManifestError."""
+    return read_manifest_once(folder)[0]
+
+
+def read_manifest_once(folder: Path) -> tuple[Manifest, str]:
+    """The same, and the SHA-256 (hex) of the very bytes that it is from."""
     if not folder.is_dir():
         named = f" (`reader-edge export {folder} FOLDER` writes one of that name)" if _is_like_a_name(folder) else ""
         raise PackageError(f"No model package at '{folder}': give a folder written by 'reader-edge export'{named}.")
     path = folder / MANIFEST_NAME
     if not path.exists() and not path.is_symlink():
         raise ManifestError(f"'{folder}' holds no {MANIFEST_NAME}: give a folder written by 'reader-edge export'.")
-    fields = read_json(path, ManifestError, "export or copy the package again", MAX_BYTES)
+    again = "export or copy the package again"
+    data = read_plain(path, ManifestError, again, MAX_BYTES)
+    fields = decoded(data.removeprefix(BYTE_ORDER_MARK), f"'{path}'", ManifestError, again)
     if not isinstance(fields, dict) or fields.get("format") != "reader-edge":
         raise ManifestError(f"'{path}' is not a reader-edge manifest: {_REMEDY}.")
     version = fields.get("format_version")
@@ -71,7 +80,7 @@ def read_manifest(folder: Path) -> Manifest:
         if not is_usable:
             raise ManifestError(f"'{path}' has an unusable {name} ({value!r:.80}): {remedy}.")
     _check_files(manifest, path)
-    return manifest
+    return manifest, hashlib.sha256(data).hexdigest()
 
 
 def _relations(manifest: Manifest) -> Iterator[tuple[object, str, object]]:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from reader_edge_runtime.errors import IntegrityError, PackageError
 from reader_edge_runtime.package.graph_file import GraphFile
-from reader_edge_runtime.package.manifest import FileEntry, Manifest, sha256_of
-from reader_edge_runtime.package.manifest_file import read_manifest
+from reader_edge_runtime.package.manifest import MANIFEST_NAME, FileEntry, Manifest, sha256_of
+from reader_edge_runtime.package.manifest_file import read_manifest_once
 from reader_edge_runtime.package.pipeline_file import KEY_NAME, PIPELINE_NAME, read_pipeline_once
 from reader_edge_runtime.untrusted.plain_file import check_plain_file
 
@@ -94,15 +94,22 @@ class PackageFiles:
 class ModelPackage(PackageFiles):
     """An opened package: its folder and its checked manifest.
 
+    manifest_sha256: in hex, of the very bytes that the manifest is from; None for one that is from no file.
     addresses: of a pipeline, whose last stage this is, where its other stages listen; empty for any other package.
     pipeline_sha256: in hex, of the pipeline.json that they were read from; None for any other package.
     """
 
     def __init__(
-        self, folder: Path, manifest: Manifest, addresses: tuple[str, ...] = (), pipeline_sha256: str | None = None
+        self,
+        folder: Path,
+        manifest: Manifest,
+        manifest_sha256: str | None = None,
+        addresses: tuple[str, ...] = (),
+        pipeline_sha256: str | None = None,
     ) -> None:
         super().__init__(folder, manifest.files)
         self.manifest = manifest
+        self.manifest_sha256 = manifest_sha256
         self.addresses = addresses
         self.pipeline_sha256 = pipeline_sha256
 
@@ -114,13 +121,19 @@ class ModelPackage(PackageFiles):
         """
         folder = Path(folder)
         if not (folder / PIPELINE_NAME).exists():
-            return cls(folder, read_manifest(folder))
+            return cls(folder, *read_manifest_once(folder))
         addresses, sha256 = read_pipeline_once(folder)
         last = folder / str(len(addresses) + 1)
-        manifest = read_manifest(last)
+        manifest, manifest_sha256 = read_manifest_once(last)
         if manifest.stage is None or not manifest.stage.is_last or manifest.stage.number != len(addresses) + 1:
             raise PackageError(f"'{last}' is not the last of {len(addresses) + 1} stages: split the model again.")
-        return cls(last, manifest, addresses, sha256)
+        return cls(last, manifest, manifest_sha256, addresses, sha256)
+
+    @property
+    def checksums(self) -> dict[str, str]:
+        """SHA-256 (hex) of the manifest, as far as it is from a file, and of all files that it lists."""
+        own = {} if self.manifest_sha256 is None else {MANIFEST_NAME: self.manifest_sha256}
+        return own | {name: entry.sha256 for name, entry in self.manifest.files.items()}
 
     @property
     def key_path(self) -> Path | None:

@@ -163,7 +163,7 @@ class PackageSignature:
 
         Raises SignatureError for a file that has changed, is missing or was not signed.
         """
-        listed = {name: entry.sha256 for name, entry in package.manifest.files.items()}
+        listed = package.checksums
         for name in sorted({MANIFEST_NAME, *listed, *self.files, *_names(self.folder)}):
             path = self.folder / name
             if name not in self.files:
@@ -195,13 +195,13 @@ def sign_package(package: ModelPackage, key: Path, ask: Callable[[], str]) -> Pa
     key: file of a private key in PEM. ask: gives the passphrase of one that has some.
     Raises SignatureError, UserFileError, InstallationError or OSError.
     """
-    folder, listed = package.folder, package.manifest.files
+    folder, listed = package.folder, package.checksums
     private = read_private_key(key, ask)
     public = private.public_key()
     files, pipeline = {}, package.pipeline_sha256
     for name in sorted(_names(folder)):
         check_plain_file(folder / name, SignatureError, "move it out of the package, which has files alone")
-        files[name] = listed[name].sha256 if name in listed else sha256_of(folder / name)
+        files[name] = listed.get(name) or sha256_of(folder / name)
     statement = {
         "_type": _STATEMENT_TYPE,
         "subject": [{"name": package.manifest.source_name, "digest": {"sha256": _root_digest(files)}}],

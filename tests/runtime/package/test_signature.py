@@ -103,6 +103,16 @@ def test_weights_are_bound_by_the_manifest_that_is_signed(signed: Path, keys: tu
         check_signed(ModelPackage.open(signed), keys[1])
 
 
+def test_the_manifest_that_is_compared_is_the_one_that_was_read(signed: Path, keys: tuple[Path, Path]) -> None:
+    path = signed / MANIFEST_NAME
+    content = path.read_bytes()
+    path.write_bytes(content + b" ")
+    package = ModelPackage.open(signed)
+    path.write_bytes(content)
+    with pytest.raises(SignatureError, match=r"reader_edge\.json' has changed since the key"):
+        check_signed(package, keys[1])
+
+
 def test_a_file_that_came_later_is_refused_but_for_those_that_come_and_go(
     signed: Path, keys: tuple[Path, Path]
 ) -> None:
