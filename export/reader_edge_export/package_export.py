@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
@@ -103,6 +104,7 @@ class PackageExport:
         self.chats = ChatCheck()
         self.ends: tuple[str, ...] = ()
         self.num_merged = 0
+        self._merged_fingerprint = ""
         self._adapted = AdaptedProducts(options.precision) if options.takes_adapters else None
 
     def run(self) -> Manifest:
@@ -138,7 +140,7 @@ class PackageExport:
         with self._progress.enter("reading the source"):
             model = self._source.open_model()
             if self._adapter is not None:
-                model, self.num_merged = merged(model, self._adapter)
+                model, self.num_merged, self._merged_fingerprint = merged(model, self._adapter)
             vocab_size = vocab_size_of(model.skeleton)
             if vocab_size != self._source.config_vocab_size:
                 tokenizer = self._load_tokenizer(vocab_size)
@@ -279,7 +281,7 @@ class PackageExport:
         source_name, fingerprint = self._source.short_name, self._source.fingerprint()
         if self._adapter is not None:
             source_name = f"{source_name} with {self._adapter.short_name}"
-            fingerprint = self._adapter.fingerprint(fingerprint)
+            fingerprint = sha256(f"{fingerprint}{self._merged_fingerprint}".encode()).hexdigest()
         self.ends = tuple(tokenizer.backend_tokenizer.id_to_token(i) or f"id {i}" for i in eos_token_ids)
         return Manifest(
             architecture=self._source.architecture,

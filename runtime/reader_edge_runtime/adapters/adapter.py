@@ -6,7 +6,7 @@ one computed beside them.
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.errors import AdapterError
-from reader_edge_runtime.package.manifest import sha256_of
 
 MERGE = "merge it into its model with peft's merge_and_unload, and give the merged one"
 MOST = 1e6  # of a rank and of alpha
@@ -73,10 +72,6 @@ class Adapter(ABC):
     def short_name(self) -> str:
         return "".join(char if char.isprintable() else "?" for char in self.path.absolute().name)
 
-    def fingerprint(self, of_model: str) -> str:
-        """SHA-256 (hex) over that of the model and the adapter's files."""
-        return sha256("".join([of_model, *map(sha256_of, self.files)]).encode()).hexdigest()
-
     def check_base(self, model: str) -> None:
         """Raise AdapterError where the names of its model and of another one tell of two models.
 
@@ -125,6 +120,17 @@ class Adapter(ABC):
 
     def _trained_on(self) -> str:
         return f", {self.base!r:.100}" if self.base else ""
+
+
+def fingerprint_of(factors: Iterable[tuple[str, tuple[Float32Array | None, ...]]]) -> str:
+    """SHA-256 (hex) of factors by their names: of what was read, not of files, which may have been replaced since."""
+    digest = sha256()
+    for name, parts in factors:
+        given = [part for part in parts if part is not None]
+        digest.update(" ".join([name, *(str(part.shape) for part in given)]).encode() + b"\n")
+        for part in given:
+            digest.update(part.tobytes())
+    return digest.hexdigest()
 
 
 def own_name(name: str) -> str:

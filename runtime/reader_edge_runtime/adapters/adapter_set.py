@@ -5,10 +5,10 @@ import re
 import weakref
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
-from hashlib import sha256
 from pathlib import Path
 
 from reader_edge_runtime.adapters.adapted_modules import module_factors, open_adapter
+from reader_edge_runtime.adapters.adapter import fingerprint_of
 from reader_edge_runtime.adapters.adapter_table import Factors
 from reader_edge_runtime.errors import ConfigError
 from reader_edge_runtime.package.manifest import Manifest
@@ -40,7 +40,7 @@ class ReadAdapter:
         check_takes_adapters(manifest, path)
         self.name, self.path = name, path
         self.factors: Mapping[str, Factors] = module_factors(open_adapter(path), manifest)
-        self.fingerprint = _fingerprint(self.factors)
+        self.fingerprint = fingerprint_of(sorted(self.factors.items()))
 
 
 class AdapterSet(Collection[str]):
@@ -87,16 +87,6 @@ class AdapterSet(Collection[str]):
     def _clear(self, target: Target) -> None:
         while self._left and isinstance(target, AdaptedTarget):
             target.adapters.drop(self._left.popleft())
-
-
-def _fingerprint(factors: Mapping[str, Factors]) -> str:
-    """Of what was read, not of files, which a training may have replaced since."""
-    digest = sha256()
-    for name, (up, down) in sorted(factors.items()):
-        digest.update(f"{name} {up.shape} {down.shape}\n".encode())
-        digest.update(up.tobytes())
-        digest.update(down.tobytes())
-    return digest.hexdigest()
 
 
 def check_takes_adapters(manifest: Manifest, path: str | os.PathLike[str]) -> None:

@@ -14,22 +14,25 @@ from reader_edge_export.sources.adapters.adapter import ReadFactors, factors_of
 from reader_edge_export.sources.latent_heads import HeadProduct
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.sources.weights import Weights
-from reader_edge_runtime.adapters.adapter import Adapter
+from reader_edge_runtime.adapters.adapter import Adapter, fingerprint_of
 from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.errors import AdapterError
 
 _VALUES_AT_ONCE = 1 << 22  # of what is added
 
 
-def merged(model: SourceModel, adapter: Adapter) -> tuple[SourceModel, int]:
-    """The model with an adapter in its weights, and in how many matrices it is; 0 where it changes no number.
+def merged(model: SourceModel, adapter: Adapter) -> tuple[SourceModel, int, str]:
+    """The model with an adapter in its weights, in how many matrices it is, 0 where it changes no number, and the
+    fingerprint of its factors.
 
     Raises AdapterError where it does not fit, before it is read.
     """
     factors = factors_of(adapter, model.skeleton)
     weights = MergedWeights(model, adapter, factors)
     is_changed = any(not np.array_equal(model.weights.read(name), weights.read(name)) for name in factors)
-    return replace(model, weights=weights), len(factors) if is_changed else 0
+    with np.errstate(all="ignore"):  # no reading, now or later, is of files that have changed since they were opened
+        fingerprint = fingerprint_of((name, read()) for name, read in sorted(factors.items()))
+    return replace(model, weights=weights), len(factors) if is_changed else 0, fingerprint
 
 
 class MergedWeights(Weights):

@@ -1,5 +1,6 @@
 """Adapters that are merged: the weights are those that PEFT's definition gives, and only those are changed."""
 
+import json
 import math
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from tests.export.sources.adapters.adapter_files import (
     draw_factors,
     gguf_factors,
     matrices,
+    peft_config,
     peft_tensors,
     write_gguf_adapter,
     write_peft,
@@ -120,6 +122,17 @@ def test_a_package_answers_as_the_merged_model(tiny_model: TinyModel, tmp_path: 
     assert manifest.source_name == "llama with pirate"
     assert manifest.source_fingerprint not in ("", find_source(folder, None).fingerprint())
     assert manifest.checks["tree_logit_error"] < 1e-4
+
+
+def test_a_merge_is_known_by_what_was_read_and_not_by_files_of_later(tiny_model: TinyModel, tmp_path: Path) -> None:
+    name, source = "model.layers.0.self_attn.q_proj", find_source(tiny_model("llama"), None)
+    factors = {name: draw_factors(load_folder(tiny_model("llama")))[name]}
+    folder = write_peft(tmp_path / "adapter", peft_tensors(factors))
+    read = find_adapter(folder, source)
+    known = merged(source.open_model(), read)[2]
+    (folder / "adapter_config.json").write_text(json.dumps(peft_config(lora_alpha=9)), "utf-8")
+    found = [merged(source.open_model(), each)[2] for each in (read, find_adapter(folder, source))]
+    assert [each == known for each in found] == [True, False]
 
 
 def test_the_report_says_so_where_no_number_changes(tiny_model: TinyModel, tmp_path: Path) -> None:
