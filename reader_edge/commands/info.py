@@ -129,7 +129,7 @@ def _pairs(manifest: "Manifest") -> list[tuple[str, str]]:
         ("KV cache", f"{readable_size(manifest.kv_row_bytes)} a token ({manifest.kv_dtype}), {whole} of all context"),
         *([("recurrent states", f"{readable_size(manifest.state_bytes)} a text")] if manifest.has_states else []),
         *([] if manifest.images is None else [("images", f"seen as {manifest.images.rules.family} does")]),
-        *([("adapters", "each request its own")] if manifest.adapted_products else []),
+        ("adapters", "each request its own" if manifest.adapted_products else "none"),
         ("chat template", "yes" if CHAT_TEMPLATE_NAME in manifest.files else "no"),
         *sampling_pairs(manifest.sampling),
         *([("exported with", ", ".join(versions))] if versions else []),

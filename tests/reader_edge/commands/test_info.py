@@ -27,7 +27,7 @@ def test_info_tells_what_the_package_is(runner: CliRunner, package: PackageCopy)
     manifest = package.read_manifest()
     assert lines["architecture"].strip() == manifest["architecture"]
     assert lines["max context"].strip() == f"{manifest['max_context']} tokens"
-    assert lines["files"].strip() == "checksums verified"
+    assert (lines["files"].strip(), lines["adapters"].strip()) == ("checksums verified", "none")
     assert set(manifest["files"]) <= set(lines)
     assert lines["top-1 agreement"].strip() == f"{100 * manifest['checks']['top1_agreement']:.1f} % of the tokens"
 
