@@ -53,7 +53,7 @@ def main() -> None:
         if not options.adapter.exists():
             train(load_model(source), tokenizer, options.adapter)
         reference = PeftModel.from_pretrained(load_model(source), options.adapter).merge_and_unload().eval()
-        model, num_merged = merged(source.open_model(), find_adapter(options.adapter, source))
+        model, num_merged, _ = merged(source.open_model(), find_adapter(options.adapter, source))
         wanted = dict(reference.named_parameters())
         unlike = max(np.abs(model.weights.read(name) - wanted[name].detach().numpy()).max() for name in wanted)
         print(f"{num_merged} matrices; the largest difference of any weight from PEFT's: {unlike:.1e}")

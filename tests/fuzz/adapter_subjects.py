@@ -92,7 +92,7 @@ def _merge(path: Path) -> None:
     """Whatever fits is in the weights."""
     source, model, *_ = _model()
     adapter = find_adapter(path, source)
-    changed, num_changed = merged(model, adapter)
+    changed, num_changed, _ = merged(model, adapter)
     names = list(factors_of(adapter, model.skeleton))
     assert num_changed in (0, len(names))
     assert all(torch.from_numpy(changed.weights.read(name)).isfinite().all() for name in names)
