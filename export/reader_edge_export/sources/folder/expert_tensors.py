@@ -31,8 +31,7 @@ _GRANITE = {
     "router.layer.weight": "router.weight",
 }
 _BY_MATRIX = re.compile(r"\.experts\.(gate_proj|up_proj|down_proj)\.([0-9]{1,5})\.")  # as ModelOpt splits them
-_STACKED = re.compile(r"(.*)\.switch_mlp\.([a-z_]+)\.weight")
-_MAX_EXPERTS = 1 << 16
+_STACKED = re.compile(r"(.*)\.switch_mlp\.(gate_proj|up_proj|down_proj)\.weight")
 _BLOCKS, _SCALES = "_blocks", "_scales"
 MXFP4 = BLOCK_TYPES["MXFP4"]
 _NUM_PARTS = {"gate_up_proj": 2, "up_proj": 1, "down_proj": 1}  # of which the second has no gate, as Nemotron 3's
@@ -119,7 +118,7 @@ def gather_experts(
     """
     named: dict[str, StoredTensor] = {}
     for name, tensor in tensors.items():
-        for own_name, own_tensor in _of_experts(name, tensor):
+        for own_name, own_tensor in _of_experts(parameters, name, tensor):
             put(folder, named, _newer(own_name, parameters), own_tensor)
     others: dict[str, StoredTensor] = {}
     packed: dict[str, Mxfp4Tensors] = {}
@@ -158,10 +157,12 @@ def gather_experts(
     }
 
 
-def _of_experts(name: str, tensor: StoredTensor) -> Iterator[tuple[str, StoredTensor]]:
-    """A tensor, or each expert's part of one that MLX stacked."""
+def _of_experts(parameters: ParameterNames, name: str, tensor: StoredTensor) -> Iterator[tuple[str, StoredTensor]]:
+    """A tensor, or each expert's part of one that MLX stacked, where the model has as many."""
     found = _STACKED.fullmatch(name)
-    if found is None or len(tensor.shape) != 3 or tensor.shape[0] > _MAX_EXPERTS:
+    first = _OWN.fullmatch(_newer(f"{found[1]}.experts.0.{found[2]}.weight", parameters)) if found else None
+    filled = parameters.find(f"{first[1]}.down_proj") if first else None
+    if found is None or filled is None or tensor.shape[:1] != filled.shape[:1] or len(tensor.shape) != 3:
         yield name, tensor
         return
     for expert in range(tensor.shape[0]):

@@ -245,6 +245,16 @@ def test_experts_are_stacked_as_mlx_does(is_quantised: bool, tmp_path: Path) -> 
     _equal(source, plain)
 
 
+def test_stacked_experts_that_the_model_does_not_have_are_not_taken_apart(
+    tiny_model: TinyModel, tmp_path: Path
+) -> None:
+    name = "model.layers.0.mlp.switch_mlp.up_proj.weight"
+    many = {name: torch.zeros(1 << 16, 1, 1, dtype=torch.uint8)}
+    source = copy_folder(tiny_model("qwen3_moe"), tmp_path / "source", lambda tensors: tensors.update(many))
+    with pytest.raises(ExportError, match=name):
+        find_source(source, None).open_model()
+
+
 def test_recurrent_models_of_mlx_are_refused(tiny_model: TinyModel, tmp_path: Path) -> None:
     source = copy_folder(tiny_model("qwen3_5_text"), tmp_path / "source", lambda _: None)
     change_config(source, quantization=MLX)
