@@ -8,7 +8,8 @@ and quantization/lifecycle/forward.py, modelopt's torch/quantization/qtensor; al
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar
 
 import torch
 
@@ -33,6 +34,7 @@ _TWO = ".experts.gate_up_proj"
 _PARTS_OF_EXPERTS = {None: "weight", "scale_inv": "weight_scale_inv", "scale": "weight_scale"}
 _WEIGHTS = ("weight", "weight_packed")
 _SCALES, _OF_ALL = ("weight_scale", "weight_scale_inv"), ("weight_scale_2", "weight_global_scale")
+Part = TypeVar("Part")
 
 
 class FloatMatrices(Packing):
@@ -71,8 +73,9 @@ class FloatMatrices(Packing):
         return shape
 
     def is_in_mxfp4(self, module: str, parts: Parts) -> bool:
-        weight, scale = (next(parts[name] for name in names if name in parts) for names in (_WEIGHTS, _SCALES))
-        return weight.dtype == "U8" and scale.dtype in _EXPONENTS and weight.shape[-1] == 16 * scale.shape[-1]
+        weight, scale = _given(parts)
+        is_by_32 = weight.shape[:-1] == scale.shape[:-1] and weight.shape[-1] == 16 * scale.shape[-1]
+        return is_by_32 and weight.dtype == "U8" and scale.dtype in _EXPONENTS
 
     def mxfp4_of(self, values: Values) -> tuple[torch.Tensor, torch.Tensor]:
         given, scales = _given(values)
@@ -102,9 +105,9 @@ class FloatMatrices(Packing):
         raise wrong_part(module, "tensors", f"{bits} bits with scales of the shape {scale}")
 
 
-def _given(values: Values) -> tuple[torch.Tensor, torch.Tensor]:
+def _given(parts: Mapping[str, Part]) -> tuple[Part, Part]:
     """Numbers and scales, whatever their names."""
-    weight, scale = (next(values[name] for name in names if name in values) for names in (_WEIGHTS, _SCALES))
+    weight, scale = (next(parts[name] for name in names if name in parts) for names in (_WEIGHTS, _SCALES))
     return weight, scale
 
 

@@ -334,6 +334,15 @@ def test_a_block_of_gates_and_of_what_is_behind_them_is_refused() -> None:
         packing(fp8([32, 32])).shape_of("mlp.experts.gate_up_proj", parts)
 
 
+def test_scales_of_another_shape_than_rows_of_blocks_are_none_of_gguf_s() -> None:
+    mxfp4 = packing(GOLDEN_SETTINGS["ct_mxfp4"])
+    for rows, shape, is_in_mxfp4 in ((4, (4, 1), True), (4, (4, 1, 1), False), (4, (4,), False), (1, (), False)):
+        tensors = {"weight_packed": torch.ones(rows, 16), "weight_scale": torch.ones(shape)}
+        parts = {name: HeldTensor.of(name, tensor.to(torch.uint8)) for name, tensor in tensors.items()}
+        assert mxfp4.shape_of("mlp.up_proj", parts) == (rows, 32)
+        assert mxfp4.is_in_mxfp4("mlp.up_proj", parts) is is_in_mxfp4
+
+
 def beside_images(text: Path) -> None:
     """Make a folder one of Mistral 3's, as Ministral 3 is published: its text model quantised, the rest in BF16."""
     own = json.loads((text / "config.json").read_text())
