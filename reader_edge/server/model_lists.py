@@ -136,13 +136,11 @@ class ModelLists:
 
         async def models(request: Request) -> Response:
             interface, requested = interface_of(request), request.path_params.get("name")
-            shown, page = describe, dict[str, object](object="list")
-            if interface == "anthropic":
-                names = self._pool.names
-                shown, page = self._of_anthropic, {"first_id": names[0], "last_id": names[-1], "has_more": False}
+            shown = self._of_anthropic if interface == "anthropic" else describe
             if requested is None:
                 data = [each for model in self._pool.models for each in (shown(model), *_adapters(model, shown(model)))]
-                return JSONResponse(page | {"data": data})
+                page = {"first_id": data[0]["id"], "last_id": data[-1]["id"], "has_more": False}
+                return JSONResponse((page if interface == "anthropic" else {"object": "list"}) | {"data": data})
             try:
                 model = self._pool.find(requested)
             except ApiError as error:

@@ -73,6 +73,8 @@ def test_a_name_alone_or_behind_the_model_s_means_an_adapter(
 def test_lists_of_models_name_adapters_and_what_they_are_made_of(served: Served) -> None:
     listed = served.get("/v1/models").json()["data"]
     assert [(each["id"], each.get("parent")) for each in listed] == [("demo", None), ("pirate", "demo")]
+    page = served.get("/v1/models", headers={"anthropic-version": "2023-06-01"}).json()
+    assert (page["first_id"], page["last_id"]) == ("demo", "pirate")
     assert served.get("/v1/models/pirate").json()["parent"] == "demo"
     assert served.get("/v1/models/oracle").status_code == 404
     tags = served.get("/api/tags").json()["models"]
