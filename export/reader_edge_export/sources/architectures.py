@@ -83,7 +83,7 @@ def check_architecture(config: Mapping[str, Any]) -> None:
     _check_is_decoder(config)
     key = "n_layer" if "n_layer" in config and "num_hidden_layers" not in config else "num_hidden_layers"
     num_layers = config.get(key, 1)
-    if type(num_layers) is not int or not 0 < num_layers <= MAX_LAYERS:  # each takes time, however small it is
+    if type(num_layers) is not int or not 0 < num_layers <= MAX_LAYERS:
         shown = "null" if num_layers is None else f"{num_layers!r:.80}"
         raise ExportError(
             f"config.json, or the GGUF file in its place, gives {key} as {shown}, which must be a whole number from 1 "

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reader_edge_export.sources.config.config_keys import READ, check_keys
+from reader_edge_export.sources.config.config_values import MAX_LAYERS
 from reader_edge_export.sources.folder.folder_files import read_json
 from reader_edge_export.sources.folder.hugging_face import HuggingFaceSource
 from reader_edge_export.sources.source import Source
@@ -21,7 +22,6 @@ _PROCESSOR_NAMES = ("preprocessor_config.json", "processor_config.json")
 _TOKEN_KEYS = ("image_token_id", "image_token_index")
 _DEPTHS = ("depth", "num_hidden_layers")
 _REMEDY = "export the model without its images (--no-images)"
-_MAX_LAYERS = 1 << 10  # each takes time, however small it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +192,9 @@ def _vision_args(family: ImageFamily, vision: object) -> dict[str, Any]:
         check_keys(checked)
     except UnsupportedArchitectureError as error:
         raise UnsupportedArchitectureError(f"{str(error).removesuffix('.')}, or {_REMEDY}.") from None
-    num_layers = next((checked[key] for key in _DEPTHS if key in checked), _MAX_LAYERS)
-    if num_layers > _MAX_LAYERS:
-        raise ExportError(f"vision_config has {num_layers} layers, and {_MAX_LAYERS} at most: fetch the model again.")
+    num_layers = next((checked[key] for key in _DEPTHS if key in checked), MAX_LAYERS)
+    if num_layers > MAX_LAYERS:
+        raise ExportError(f"vision_config has {num_layers} layers, and {MAX_LAYERS} at most: fetch the model again.")
     deepstack = checked.get("deepstack_visual_indexes", [])
     if list(deepstack) != sorted(set(deepstack) & set(range(num_layers))):
         raise ExportError(

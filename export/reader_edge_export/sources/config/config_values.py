@@ -8,7 +8,7 @@ from reader_edge_runtime.errors import ExportError
 _ACTIVATIONS = ("silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "relu2", "xielu")
 
 ENDLESS = float("inf")
-MAX_EXPERTS, MAX_LAYERS = 1 << 13, 1 << 10
+MAX_EXPERTS, MAX_LAYERS = 1 << 13, 1 << 10  # each layer takes time, however small it is
 _LARGEST = (2 - 2**-23) * 2.0**127
 _MAX_WHOLE = 1 << 53
 _ENDLESS_IN_JSON = {"__float__": "Infinity"}  # as transformers 5 writes it

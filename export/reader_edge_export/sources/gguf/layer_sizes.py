@@ -2,13 +2,13 @@
 
 from typing import Any
 
+from reader_edge_export.sources.config.config_values import MAX_LAYERS
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
 from reader_edge_export.sources.gguf.metadata import Metadata
 from reader_edge_export.sources.gguf.rope import base_of, rotary_share, scaling_of
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 
 Config = dict[str, Any]
-_MAX_LAYERS = 1 << 10
 _WITH_LATER_LAYERS = ("qwen35", "qwen35moe", "qwen3next", "deepseek2", "nemotron_h_moe")
 NEMOTRON = ("nemotron_h", "nemotron_h_moe")
 _RECURRENT = (  # with layers that have no attention
@@ -27,8 +27,8 @@ def architecture_of(file: GgufFile) -> str:
 def num_layers_of(file: GgufFile, values: Metadata) -> int:
     """Without those that guess later tokens, which stand behind the others."""
     num_layers = values.size("block_count")
-    if num_layers > min(_MAX_LAYERS, len(file.tensors)):
-        raise file.error(f"counts {num_layers} layers in {len(file.tensors)} tensors, and {_MAX_LAYERS} are the most")
+    if num_layers > min(MAX_LAYERS, len(file.tensors)):
+        raise file.error(f"counts {num_layers} layers in {len(file.tensors)} tensors, and {MAX_LAYERS} are the most")
     if architecture_of(file) in _WITH_LATER_LAYERS:
         num_layers -= (num_later := values.size("nextn_predict_layers", 0, least=0))
         if num_layers < 1:

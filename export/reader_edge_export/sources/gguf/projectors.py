@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from reader_edge_export.sources.config.config_values import MAX_LAYERS
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
 from reader_edge_export.sources.gguf.metadata import Metadata
 
 REMEDY = "name the one of this model (--mmproj FILE), or `export` it without images (--no-images)"
-_MAX_LAYERS = 1 << 10
 _SAME = 1e-3  # of an epsilon, which files round to 32 bits
 
 
@@ -61,9 +61,9 @@ class Opened:
     def tower(self) -> dict[str, int]:
         """Sizes of a tower, by the names that most configs of transformers have for them."""
         num_layers = self.size("block_count")
-        if num_layers > min(_MAX_LAYERS, len(self.file.tensors)):
+        if num_layers > min(MAX_LAYERS, len(self.file.tensors)):
             held = f"{num_layers} layers in {len(self.file.tensors)} tensors"
-            raise self.file.error(f"counts {held}, and {_MAX_LAYERS} are the most")
+            raise self.file.error(f"counts {held}, and {MAX_LAYERS} are the most")
         return {
             "hidden_size": self.size("embedding_length"),
             "intermediate_size": self.size("feed_forward_length"),
