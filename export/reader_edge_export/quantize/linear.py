@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import onnx_ir as ir
@@ -110,7 +111,7 @@ def replace_products(
 
 def adapt_products(editor: GraphEditor, adapt: Adapt) -> None:
     """Have adapters in every product with a constant weight, which stays as it is."""
-    for product in (product for group in _grouped(editor.graph) for product in group):
+    for product in chain.from_iterable(_grouped(editor.graph)):
         output = product.last.outputs[0]
         readers = list(output.uses())
         adapted = adapt(product.rows, output, [product.weight])

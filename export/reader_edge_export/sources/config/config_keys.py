@@ -241,9 +241,7 @@ _OWN_INERT["hunyuan_v1_dense"] = {
     **{"cla_share_factor": tuple(range(1, 17)), "num_experts": (1,), "num_shared_expert": (1,), "moe_topk": (1,)},
 }
 _OWN_INERT["falcon_h1"] = {"mamba_use_mlp": (True,), "mlp_expansion_factor": tuple(range(1, 17))}
-_OWN_INERT[
-    "nemotron_h"
-] = {  # which has no positions, whatever is given of them; its layers for later tokens are left out
+_OWN_INERT["nemotron_h"] = {  # which has no positions, and whose layers for later tokens are left out
     **{"n_shared_experts": (1,), "mamba_proj_bias": (False,), "expand": tuple(range(1, 17)), "rope_theta": (10000,)},
     **dict.fromkeys(("moe_shared_expert_overlap", "residual_in_fp32"), (False, True)),
     "tie_word_embeddings": (False,),

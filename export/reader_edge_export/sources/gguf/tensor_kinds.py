@@ -26,11 +26,13 @@ KINDS: dict[int, tuple[Kind, int, int]] = {
     **{number: (kind, kind.block_size, kind.type_size) for number, kind in _NEWER.items()},
     **{int(kind): (kind, *sizes) for kind, sizes in gguf.GGML_QUANT_SIZES.items()},
 }
+# What codes of types stand for whose values the library does not know; of Q2_0 the last is in no file of three values.
+_OWN_LEVELS = {"Q1_0": (-1, 1), "Q2_0": (-1, 0, 1, 2)}
 
 
 def is_dequantizable(kind: Kind) -> bool:
     """Whether the values of a type are known."""
-    _, type_size = (0, kind.type_size) if isinstance(kind, NewerType) else gguf.GGML_QUANT_SIZES[kind]
+    type_size = kind.type_size if isinstance(kind, NewerType) else gguf.GGML_QUANT_SIZES[kind][1]
     try:
         dequantized(np.zeros((1, type_size), np.uint8), kind)
     except NotImplementedError:  # what the library says of a type that it does not know
@@ -45,10 +47,6 @@ def dequantized(rows: UInt8Array, kind: Kind) -> Float32Array:
             return _of_levels(rows, _OWN_LEVELS[kind.name])
         values: Float32Array = gguf.dequantize(rows, kind)
     return values
-
-
-# What codes of types stand for whose values the library does not know; of Q2_0 the last is in no file of three values.
-_OWN_LEVELS = {"Q1_0": (-1, 1), "Q2_0": (-1, 0, 1, 2)}
 
 
 def _of_levels(rows: UInt8Array, levels: tuple[int, ...]) -> Float32Array:

@@ -70,9 +70,8 @@ _UNKNOWN_RULES = ("", "default")
 # The only rules of these architectures, whose older files name none.
 _RULES = {"gpt-oss": "gpt-4o", "lfm2": "lfm2", "lfm2moe": "lfm2", "mistral3": "tekken"}
 _RULES |= dict.fromkeys(NEMOTRON, "llama-bpe")
-_PIXTRAL = (
-    "pixtral"  # as llama.cpp calls Llama 3's rule in folders of Mistral's vocabulary, which Mistral's own have not
-)
+# As llama.cpp calls Llama 3's rule in folders of Mistral's vocabulary, which Mistral's own have not.
+_PIXTRAL = "pixtral"
 _LLAMA3_IDS = {"<|begin_of_text|>": 128000, "<|start_header_id|>": 128006, "<|eot_id|>": 128009}
 # Of words that merges make, how many a rule may cut apart, which could then come of no text. A model's own cuts up to
 # a ninetieth (of Qwen 2: marks of scripts) and no numbers, another's up to a fifth.

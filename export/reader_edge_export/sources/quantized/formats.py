@@ -24,14 +24,8 @@ _FP8, _FBGEMM, _MODELOPT, _QUARK = "fp8", "fbgemm_fp8", "modelopt", "quark"
 _FLOAT_METHODS = (_FP8, _FBGEMM, _MODELOPT, _QUARK)
 _READ = {
     **{AWQ: "AWQ", GPTQ: "GPTQ", COMPRESSED_TENSORS: "compressed-tensors", MXFP4: "MXFP4"},
-    **{
-        _FP8: "FP8",
-        _FBGEMM: "FBGEMM",
-        _MODELOPT: "ModelOpt",
-        _QUARK: "Quark",
-        BITSANDBYTES: "bitsandbytes",
-        MLX: "MLX",
-    },
+    **{_FP8: "FP8", _FBGEMM: "FBGEMM", _MODELOPT: "ModelOpt", _QUARK: "Quark"},
+    **{BITSANDBYTES: "bitsandbytes", MLX: "MLX"},
 }
 _IN_MXFP4 = ("gpt_oss",)  # model types whose makers store experts so
 _BITS = (4, 8)
