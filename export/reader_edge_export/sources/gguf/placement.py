@@ -4,13 +4,12 @@ Shapes are compared on a module without memory, so that no size in a header is a
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import gguf
 import numpy as np
-from torch.nn import Parameter
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
@@ -94,17 +93,27 @@ class Placement:
             self._num_heads["k_proj"] = model.config.num_key_value_heads
         kind = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == self._architecture)
         names = gguf.get_tensor_name_map(kind, model.config.num_hidden_layers)
-        self.slopes = _slopes(file, self._parameters)
         self._by_tensor = {
             stored: name
             for name, parameter in self._parameters.items()
-            if name not in self.slopes
+            if not _is_slope(name)
             for stored in _stored_names(names, self._architecture, name, parameter.shape[0], file)
         }
         self._num_parts = Counter(self._by_tensor.values())
         unread = (names.get_name(name.removesuffix(".")) for name in unread_modules(model))
         self._unread = tuple(f"{name}.weight" for name in unread if name is not None)
         self._config = model.config
+
+    def slopes(self) -> dict[str, Float32Array]:
+        """Of each layer's xIELU, by name. Raises GgufError where the file gives more or fewer than there are layers."""
+        values, found = Metadata(self._file, "xielu"), {}
+        for name in filter(_is_slope, self._parameters):
+            _, _, layer, *_, key = name.split(".")
+            slopes = values.numbers(key)
+            if len(slopes) != self._config.num_hidden_layers:
+                raise self._file.error(f"gives xielu.{key} of {len(slopes)} layers")
+            found[name] = np.full(self._parameters[name].shape, slopes[int(layer)], np.float32)
+        return found
 
     def check(self) -> None:
         """Raise GgufError unless every parameter gets values of its shape once, and no tensor is left over."""
@@ -286,18 +295,8 @@ def _stored_names(names: gguf.TensorNameMap, architecture: str, name: str, num_r
     return [stored + next((end for ending, end in _ENDINGS.items() if name.endswith(ending)), "")]
 
 
-def _slopes(file: GgufFile, parameters: Mapping[str, Parameter]) -> dict[str, Float32Array]:
-    """Of each layer's xIELU, by name. Raises GgufError where the file gives more or fewer than there are layers."""
-    values, found = Metadata(file, "xielu"), {}
-    for name, parameter in parameters.items():
-        if not name.rpartition(".")[0].endswith(_XIELU):
-            continue
-        _, _, layer, *_, key = name.split(".")
-        slopes = values.numbers(key)
-        if len(slopes) != len([other for other in parameters if other.endswith(f"{_XIELU}.{key}")]):
-            raise file.error(f"gives xielu.{key} of {len(slopes)} layers")
-        found[name] = np.full(parameter.shape, slopes[int(layer)], np.float32)
-    return found
+def _is_slope(name: str) -> bool:
+    return name.rpartition(".")[0].endswith(_XIELU)
 
 
 def _rows_by_key_head(config: Any) -> Int64Array:

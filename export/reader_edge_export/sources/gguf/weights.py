@@ -53,10 +53,11 @@ class GgufWeights(Weights):
         self._file = file
         self._placement = placement
         self._rows = placement.rows_of_parameters()
+        self._slopes = placement.slopes()
 
     def read(self, name: str) -> Float32Array:
-        if name in self._placement.slopes:
-            return self._placement.slopes[name]
+        if name in self._slopes:
+            return self._slopes[name]
         pieces = self._rows[name]
         if is_of_experts(name):
             return np.stack([self.read_expert(name, expert) for expert in range(self._placement.num_experts(name))])

@@ -53,7 +53,9 @@ def check(model: SourceModel, wanted: dict[str, Array]) -> None:
         np.testing.assert_allclose(model.weights.read_rows(f"{name}.weight", 1, 4), values[1:4], atol=LIMIT, rtol=0)
 
 
-@pytest.mark.parametrize("model_type", ["llama", "gpt2", "phi3", "granitemoehybrid", "qwen3_5_text", "gemma3_text"])
+@pytest.mark.parametrize(
+    "model_type", ["llama", "gpt2", "phi3", "granitemoehybrid", "qwen3_5_text", "gemma3_text", "apertus"]
+)
 def test_all_matrices_get_what_either_format_adds(model_type: str, tmp_path: Path) -> None:
     module, architecture = build_source(model_type, tmp_path / "tiny"), GGUF_MODELS[model_type][0]
     file = write_model(module, tmp_path / "tiny.gguf")
