@@ -14,7 +14,7 @@ from reader_edge_export.options import IREE, ExportOptions, ExportReport
 from reader_edge_export.package.package_folder import check_target, new_package
 from reader_edge_export.package.source_files import export_key, readable, unchanged
 from reader_edge_export.progress import OnPhase, OnShare, Progress
-from reader_edge_export.sources.adapters.adapter import find_adapter
+from reader_edge_export.sources.adapters.adapter import check_form, find_adapter
 from reader_edge_export.sources.architectures import check_options
 from reader_edge_export.sources.find import check_kind, find_source
 from reader_edge_export.sources.image_part import find_images, sees_images, without_modules
@@ -62,6 +62,8 @@ def export_model(
             precision = options.precision_for(found.is_kept and adapter is None)
             options = replace(options, precision=precision, check=options.check_for(precision))
             check_options(found.config, options.precision, options.attention)
+            if options.takes_adapters:
+                check_form(found, are_in_files=False)
             if options.precision == "keep":
                 found.check_keepable()
             path = options.calibration_text

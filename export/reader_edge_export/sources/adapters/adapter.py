@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from reader_edge_export.sources.gguf.placement import Placement
 
 ReadFactors = Callable[[], StoredFactors]
+_MULTIPLIED = ("falcon_h1",)  # model types whose weights converters multiply by factors of config.json
 
 
 class _Part(NamedTuple):
@@ -37,8 +38,21 @@ def find_adapter(path: Path, source: Source) -> Adapter:
     found = open_adapter(path)
     if isinstance(found, GgufAdapter):
         _check_architecture(found, source)
+    check_form(source, isinstance(found, GgufAdapter))
     found.check_base(source.short_name)
     return found
+
+
+def check_form(source: Source, are_in_files: bool) -> None:
+    """Raise AdapterError unless adapters in GGUF files, or those in folders, are of the weights that a source has."""
+    from reader_edge_export.sources.gguf.gguf_source import GgufSource
+
+    if source.architecture in _MULTIPLIED and isinstance(source, GgufSource) != are_in_files:
+        form = "GGUF file" if are_in_files else "folder"
+        raise AdapterError(
+            f"'{source.short_name}' takes no adapter in a {form}: GGUF files have the weights of a "
+            f"{source.architecture} model multiplied by factors of its config; give the model as a {form}, too."
+        )
 
 
 def factors_of(adapter: Adapter, model: "PreTrainedModel") -> Mapping[str, ReadFactors]:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.sources.adapters.adapter import find_adapter
 from reader_edge_export.sources.adapters.merged_weights import merged
 from reader_edge_export.sources.find import find_source
@@ -21,6 +22,7 @@ from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_runtime.arrays import Array
 from reader_edge_runtime.errors import AdapterError, GgufError, UnsupportedArchitectureError
 from tests.export.conftest import TinyModel
+from tests.export.gguf_models import build_source, write_model
 from tests.export.sources.adapters.adapter_files import peft_config, peft_tensors, write_gguf_adapter
 from tests.fuzz.mutation import memory_limit
 
@@ -268,6 +270,19 @@ def test_an_adapter_bears_the_name_of_its_model_s_files(tiny_model: TinyModel, t
     llama = find_source(tiny_model("llama"), None)
     with pytest.raises(AdapterError, match="is an adapter for 'deepseek2', and the model is a llama"):
         find_adapter(adapter, llama)
+
+
+def test_an_adapter_of_falcon_h1_is_of_weights_as_its_model_has_them(tmp_path: Path) -> None:
+    """Converters multiply weights of files by factors of the config, and factors of adapters by the same."""
+    file = write_model(build_source("falcon_h1", tmp_path / "tiny"), tmp_path / "tiny.gguf")
+    adapters = _written(tmp_path / "adapter", _good()), write_gguf_adapter(tmp_path / "a.gguf", "falcon-h1", _PAIR)
+    for path, (fits, other) in ((tmp_path / "tiny", adapters), (file, adapters[::-1])):
+        source = find_source(path, None)
+        find_adapter(fits, source)
+        with pytest.raises(AdapterError, match=r"takes no adapter in a .* multiplied by factors of its config"):
+            find_adapter(other, source)
+    with pytest.raises(AdapterError, match=r"'tiny.gguf' takes no adapter in a folder: .* give the model as a folder"):
+        export_model(file, tmp_path / "out", ExportOptions(takes_adapters=True))
 
 
 def test_an_adapter_in_place_of_its_model_leads_to_the_option(tmp_path: Path) -> None:
