@@ -105,7 +105,7 @@ class AdapterRoutes:
         """Where an adapter lies that a stranger asks for. Raises ApiError."""
         own, folder = self._settings.adapter_paths.get(name), self._settings.adapters_folder
         if own is not None and given in ("", str(own)):
-            return own
+            return own.resolve()  # whole, as it is looked for in sentences of errors
         if folder is None or not given or "\0" in given:
             remedy = "give lora_path below its folder of adapters"
             if folder is None:
