@@ -8,7 +8,7 @@ import numpy as np
 
 from reader_edge_runtime.adapters.adapter import Adapter, own_name
 from reader_edge_runtime.adapters.adapter_table import Factors
-from reader_edge_runtime.adapters.gguf_adapter import PAIRED, GgufAdapter, is_written_as
+from reader_edge_runtime.adapters.gguf_adapter import MULTIPLIED, PAIRED, GgufAdapter, is_written_as
 from reader_edge_runtime.adapters.peft_folder import PeftFolder
 from reader_edge_runtime.errors import AdapterError
 from reader_edge_runtime.machine.process_memory import free_bytes
@@ -116,3 +116,5 @@ def _check_architecture(adapter: GgufAdapter, model_type: str) -> None:
             f"'{adapter.path}' is an adapter for {adapter.architecture!r:.40}, and the model is a {model_type}: give "
             "the model that it was trained on."
         )
+    if model_type in MULTIPLIED:  # the package is of a folder
+        raise adapter.other("is of weights that are multiplied by factors of their config", "give its folder")

@@ -22,6 +22,7 @@ PAIRED = (
     *("llama", "mistral3", "granite", "granitehybrid", "granitemoe", "smollm3", "arcee"),
     *("nemotron_h", "nemotron_h_moe"),
 )
+MULTIPLIED = ("falcon_h1",)  # model types whose weights converters multiply by factors of config.json
 _OTHERWISE = {  # by model type: what converters call it, where that is not its own name
     **dict.fromkeys(("mistral", "mixtral", "internlm3"), "llama"),
     **{"ministral3": "mistral3", "phi": "phi2", "olmo3": "olmo2", "hunyuan_v1_dense": "hunyuan-dense"},

@@ -2,6 +2,7 @@
 
 import json
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,9 @@ def test_a_gguf_adapter_is_that_of_the_folder(tmp_path: Path) -> None:
     other = write_gguf(tmp_path / "other.gguf", "qwen2", values, tensors)
     with pytest.raises(AdapterError, match="is an adapter for 'qwen2', and the model is a llama: give the model"):
         module_factors(open_adapter(other), MANIFEST)
+    falcon = write_gguf(tmp_path / "falcon.gguf", "falcon-h1", values, tensors)
+    with pytest.raises(AdapterError, match=r"multiplied by factors of their config, .*: give its folder"):
+        module_factors(open_adapter(falcon), replace(MANIFEST, architecture="falcon_h1"))
 
 
 def _of(module: str, num_outputs: int = 16, num_inputs: int = 16) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 from reader_edge_export.sources.source import Source
 from reader_edge_runtime.adapters.adapted_modules import open_adapter
 from reader_edge_runtime.adapters.adapter import Adapter, Change, StoredFactors, own_name
-from reader_edge_runtime.adapters.gguf_adapter import GgufAdapter, is_written_as
+from reader_edge_runtime.adapters.gguf_adapter import MULTIPLIED, GgufAdapter, is_written_as
 from reader_edge_runtime.errors import AdapterError
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from reader_edge_export.sources.gguf.placement import Placement
 
 ReadFactors = Callable[[], StoredFactors]
-_MULTIPLIED = ("falcon_h1",)  # model types whose weights converters multiply by factors of config.json
 
 
 class _Part(NamedTuple):
@@ -47,7 +46,7 @@ def check_form(source: Source, are_in_files: bool) -> None:
     """Raise AdapterError unless adapters in GGUF files, or those in folders, are of the weights that a source has."""
     from reader_edge_export.sources.gguf.gguf_source import GgufSource
 
-    if source.architecture in _MULTIPLIED and isinstance(source, GgufSource) != are_in_files:
+    if source.architecture in MULTIPLIED and isinstance(source, GgufSource) != are_in_files:
         form = "GGUF file" if are_in_files else "folder"
         raise AdapterError(
             f"'{source.short_name}' takes no adapter in a {form}: GGUF files have the weights of a "
