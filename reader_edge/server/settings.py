@@ -6,6 +6,7 @@ from pathlib import Path
 
 from reader_edge.server.api_error import wrong_value
 from reader_edge.server.ignored_fields import RefusedFields
+from reader_edge_runtime.errors import ConfigError
 
 MAX_CHOICES = 16
 _LATEST = ":latest"
@@ -29,6 +30,8 @@ class ServerSettings:
     max_kept_responses: that clients may go on from, in memory. max_reasoning_tokens: of requests without a budget of
     their own; None: any number. adapters: names of those that the model has now. adapter_paths: of those that may be
     loaded by their names; adapters_folder: below which others may be, None for none.
+
+    Raises ConfigError for an adapter by a name of the model, which no request could mean.
     """
 
     model_name: str
@@ -49,6 +52,10 @@ class ServerSettings:
     adapters: Collection[str] = ()
     adapter_paths: Mapping[str, Path] = field(default_factory=dict)
     adapters_folder: Path | None = None
+
+    def __post_init__(self) -> None:
+        for name in filter(self._is_own, (*self.adapters, *self.adapter_paths)):
+            raise ConfigError(f"An adapter is called {name!r}, which means the model: give it another name.")
 
     @property
     def names(self) -> tuple[str, ...]:

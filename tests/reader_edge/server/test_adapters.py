@@ -148,6 +148,13 @@ def test_without_a_folder_only_names_given_at_the_start_are_loaded(
     assert served.post("/v1/load_lora_adapter", {"lora_name": "pirate"}).status_code == 200
 
 
+def test_an_adapter_is_not_called_as_its_model(tmp_path: Path) -> None:
+    for model, name in (("demo", "demo"), ("smollm2:135m", "smollm2"), ("demo:latest", "demo")):
+        for names, paths in (([name], {}), ([], {name: tmp_path})):
+            with pytest.raises(ConfigError, match=f"called '{name}', which means the model: give it another name"):
+                ServerSettings(model, adapters=names, adapter_paths=paths)
+
+
 def test_an_unknown_adapter_is_refused_with_the_names_there_are(chat_engine: Engine) -> None:
     with pytest.raises(ConfigError, match="There is no adapter 'oracle': loaded are none"):
         chat_engine.generate("# tar", adapter="oracle")
