@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from functools import cache, partial
+from functools import lru_cache, partial
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -39,11 +39,10 @@ def make_app(served: AsyncEngine | ModelPool, settings: ServerSettings) -> Starl
     if any(model.package.manifest.images for model in pool.models):
         settings = settings.for_images
     manifests = [model.package.manifest for model in pool.models]
-    named = [*pool.names, *(name for model in pool.models for name in model.adapters)]
-    document = cache(partial(openapi_document, settings, manifests, named))  # 20 ms, for the few who want it
+    document = lru_cache(1)(partial(openapi_document, settings, manifests))  # 20 ms, for the few who want it
 
     async def openapi(request: Request) -> Response:
-        return JSONResponse(document())
+        return JSONResponse(document((*pool.names, *(name for model in pool.models for name in model.adapters))))
 
     async def health(request: Request) -> Response:
         loaded = [model.loaded.engine.engine.draft_permission for model in pool.models if model.loaded is not None]

@@ -95,6 +95,8 @@ def test_adapters_come_and_go_while_the_server_runs(served: Served, requested: l
     assert served.post("/v1/load_lora_adapter", in_place).status_code == 200
     served.complete(model="oracle", max_tokens=1)
     assert requested == ["oracle"]
+    body = served.get("/openapi.json").json()["components"]["schemas"]["CompletionBody"]
+    assert body["properties"]["model"]["enum"] == ["demo", "pirate", "oracle"]
     for name in ("oracle", "pirate"):
         gone = served.post("/v1/unload_lora_adapter", {"lora_name": name})
         assert (gone.status_code, gone.text) == (200, f"Success: LoRA adapter '{name}' removed successfully.")
