@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import onnx_ir as ir
 import torch
 from transformers import PretrainedConfig
 from transformers.models.gemma4.modeling_gemma4 import (
@@ -13,7 +14,11 @@ from transformers.models.gemma4.modeling_gemma4 import (
     apply_rotary_pos_emb,
 )
 
-from reader_edge_export.speculators.speculator_module import Attend, SpeculatorModule, StepOutput
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor
+from reader_edge_export.sources.weights import Weights
+from reader_edge_export.speculators.centroid_head import Centroids, add_candidates
+from reader_edge_export.speculators.speculator_module import SpeculatorModule, StepOutput
+from reader_edge_export.speculators.text_attention import Attend, LentAttention, LentRows
 from reader_edge_runtime.package.package_parts import LentPart
 
 
@@ -23,15 +28,13 @@ class AssistantConfig:
 
     layer: of its decoder layers, of the model type "gemma4_text" and without shared layers; vocab_size is the target's.
     state_size: of the target's states, E. lent_layers: by each of its kinds of layers, the target's layer whose keys
-    and values it reads. num_centroids: C, which the vocabulary is a multiple of; 0 where its head reads all tokens.
-    num_chosen: of a row, the best centroids, whose tokens alone it names.
+    and values it reads. centroids: of its head; None where that reads all tokens.
     """
 
     layer: PretrainedConfig
     state_size: int
     lent_layers: Mapping[str, int]
-    num_centroids: int = 0
-    num_chosen: int = 0
+    centroids: Centroids | None = None
 
 
 class AssistantModule(SpeculatorModule):
@@ -56,8 +59,8 @@ class AssistantModule(SpeculatorModule):
         self.norm = Gemma4RMSNorm(size, eps=config.rms_norm_eps)
         self.rotary_emb = Gemma4TextRotaryEmbedding(config)
         self.token_ids: torch.Tensor
-        if assistant.num_centroids:
-            self.lm_head = torch.nn.Linear(size, assistant.num_centroids, bias=False)
+        if assistant.centroids is not None:
+            self.lm_head = torch.nn.Linear(size, assistant.centroids.number, bias=False)
             self.candidates = torch.nn.Linear(size, config.vocab_size, bias=False)
             self.register_buffer("token_ids", torch.arange(config.vocab_size), persistent=False)
 
@@ -72,8 +75,15 @@ class AssistantModule(SpeculatorModule):
     @property
     def lent(self) -> LentPart:
         windows = [layer.self_attn.sliding_window for layer in self.layers]
-        numbers = sorted({layer.self_attn.lent_layer for layer in self.layers})
-        return LentPart(tuple(numbers), next(filter(None, windows), None))
+        return LentPart(tuple(sorted(self.lent_sizes)), next(filter(None, windows), None))
+
+    @property
+    def lent_sizes(self) -> dict[int, tuple[int, int]]:
+        attentions = (layer.self_attn for layer in self.layers)
+        return {each.lent_layer: (each.num_kv_heads, each.head_dim) for each in attentions}
+
+    def text_attention(self, lent: LentRows) -> LentAttention:
+        return LentAttention(lent)
 
     @property
     def draft_vocab_size(self) -> int:
@@ -81,9 +91,8 @@ class AssistantModule(SpeculatorModule):
 
     @property
     def num_named(self) -> int:
-        """Tokens that a row names."""
-        num_centroids, num_chosen = self.assistant.num_centroids, self.assistant.num_chosen
-        return self.draft_vocab_size // num_centroids * num_chosen if num_centroids else self.draft_vocab_size
+        centroids = self.assistant.centroids
+        return self.draft_vocab_size if centroids is None else centroids.num_named(self.draft_vocab_size)
 
     def joined(self, target_states: torch.Tensor) -> torch.Tensor:
         return target_states
@@ -106,16 +115,23 @@ class AssistantModule(SpeculatorModule):
 
     def logits(self, read: torch.Tensor) -> torch.Tensor:
         """(B, R, V), minus infinity of tokens that are not named."""
-        scores = self.scores(read)
-        if not self.assistant.num_centroids:
+        scores, centroids = self.scores(read), self.assistant.centroids
+        if centroids is None:
             return scores
-        by_centroid = (self.assistant.num_centroids, -1)
-        rows, chosen = read.flatten(end_dim=-2), scores.topk(self.assistant.num_chosen).indices.flatten(end_dim=-2)
+        by_centroid = (centroids.number, -1)
+        rows, chosen = read.flatten(end_dim=-2), scores.topk(centroids.num_chosen).indices.flatten(end_dim=-2)
         candidates, ids = self.candidates.weight.unflatten(0, by_centroid), self.token_ids.unflatten(0, by_centroid)
         logits = torch.full((len(rows), self.draft_vocab_size), float("-inf"))
         for row, best, named in zip(rows, chosen, logits, strict=True):  # of all rows at once they take gigabytes
             named[ids[best].flatten()] = candidates[best].flatten(end_dim=-2) @ row
         return logits.view(*read.shape[:-1], -1)
+
+    def add_logits(self, editor: GraphEditor, weights: Weights, precision: str) -> ir.Value | None:
+        centroids = self.assistant.centroids
+        if centroids is None:
+            return super().add_logits(editor, weights, precision)
+        shape = self.draft_vocab_size, self.lm_head.in_features
+        return add_candidates(editor, centroids, shape, self.token_ids.numpy(), weights, precision)
 
 
 class QueryAttention(torch.nn.Module):

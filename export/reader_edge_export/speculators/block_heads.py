@@ -15,11 +15,17 @@ class CandidateSelector(torch.nn.Module):
         self.successor_codebook = torch.nn.Embedding(num_tokens, rank)
         self.hidden_projection = torch.nn.Linear(size, rank, bias=False)
 
-    def added(self, before: torch.Tensor, hidden: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """To the logits of tokens (B, K) behind others (B,), with their row's projected states (B, r): (B, K)."""
-        states = self.predecessor_codebook(before) * hidden
-        added: torch.Tensor = (self.successor_codebook(tokens) @ states[:, :, None])[:, :, 0]
-        return added
+    def factors(
+        self, before: torch.Tensor, read: torch.Tensor, ids: torch.Tensor, token_ids: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of what each token before adds to the logit of each token, (B, R, L, r) and (B, R, K, r): their products.
+
+        before: the target's ids (B, R, L). read: what the logit head reads (B, R, E). ids: of the tokens in the
+        network's own vocabulary, and token_ids: in the target's, (B, R, K) both.
+        """
+        hidden = self.hidden_projection(read)
+        left = _looked_up(self.predecessor_codebook.weight, before) * hidden[:, :, None]
+        return left, _looked_up(self.successor_codebook.weight, token_ids)
 
 
 class MarkovHead(torch.nn.Module):
@@ -33,7 +39,13 @@ class MarkovHead(torch.nn.Module):
         self.markov_w1 = torch.nn.Embedding(num_tokens, rank)
         self.markov_w2 = torch.nn.Linear(rank, draft_vocab_size, bias=False)
 
-    def added(self, before: torch.Tensor) -> torch.Tensor:
-        """To the logits of all tokens behind some (B,): (B, Vd)."""
-        added: torch.Tensor = self.markov_w2(self.markov_w1(before))
-        return added
+    def factors(
+        self, before: torch.Tensor, read: torch.Tensor, ids: torch.Tensor, token_ids: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `CandidateSelector.factors`."""
+        return _looked_up(self.markov_w1.weight, before), _looked_up(self.markov_w2.weight, ids)
+
+
+def _looked_up(table: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """Rows (n, r) by ids (B, R, K): (B, R, K, r)."""
+    return torch.nn.functional.embedding(ids.flatten(1), table).reshape(*ids.shape, -1)

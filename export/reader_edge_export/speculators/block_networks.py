@@ -1,6 +1,6 @@
 """The networks that draft a block of tokens in one pass: DFlash (arXiv 2602.06036), DFlash2, DSpark (2607.05147)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -9,13 +9,10 @@ import torch
 from transformers import PretrainedConfig
 
 from reader_edge_export.speculators.block_heads import CandidateSelector, MarkovHead
-from reader_edge_export.speculators.speculator_module import (
-    Attend,
-    SpeculatorModule,
-    StepOutput,
-    attended,
-    layer_classes,
-)
+from reader_edge_export.speculators.speculator_module import SpeculatorModule, StepOutput, TextStates, layer_classes
+from reader_edge_export.speculators.text_attention import Attend, DenseBlockAttention, LentRows
+from reader_edge_runtime.errors import UnsupportedArchitectureError
+from reader_edge_runtime.package.package_parts import BlockPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,27 +79,33 @@ class BlockModule(SpeculatorModule):
         self.markov_head = MarkovHead(num_tokens, block.draft_vocab_size, rank) if rank else None
 
     @property
-    def block_size(self) -> int:
-        return self.block_config.block_size
+    def block(self) -> BlockPart:
+        """Raises UnsupportedArchitectureError for layers of more kinds than a graph has masks."""
+        config = self.block_config
+        kinds = set(zip(config.windows, config.layer_is_causal, strict=True))
+        windowed = {kind for kind in kinds if kind[0]}
+        if max(len(windowed), len(kinds - windowed)) > 1:
+            words = ", ".join(
+                f"{window or 'none'}{', causal' if is_causal else ''}" for window, is_causal in sorted(kinds)
+            )
+            raise UnsupportedArchitectureError(
+                f"The layers of the speculator have windows of several kinds ({words}), and a graph has room for one "
+                "kind beside layers without: give a speculator whose windowed layers are alike."
+            )
+        window, is_window_causal = next(iter(windowed), (None, False))
+        return BlockPart(
+            size=config.block_size,
+            mask_token_id=config.mask_token_id,
+            tells_next=config.drafts_from_anchor,
+            is_causal=any(is_causal for _, is_causal in kinds - windowed),
+            is_window_causal=is_window_causal,
+            window=window,
+            has_pairs=self._pair_head is not None,
+        )
 
     @property
-    def mask_token_id(self) -> int:
-        return self.block_config.mask_token_id
-
-    @property
-    def layer_is_causal(self) -> tuple[bool, ...]:
-        """Of each layer, whether a row sees no later row of the block."""
-        return self.block_config.layer_is_causal
-
-    @property
-    def windows(self) -> tuple[int, ...]:
-        """Of each layer, how far back a row sees, its own row included; 0 for all."""
-        return self.block_config.windows
-
-    @property
-    def drafts_from_anchor(self) -> bool:
-        """Whether row j guesses the token after its own, else the token in its own place."""
-        return self.block_config.drafts_from_anchor
+    def _pair_head(self) -> CandidateSelector | MarkovHead | None:
+        return self.candidate_selector or self.markov_head
 
     def joined(self, target_states: torch.Tensor) -> torch.Tensor:
         joined: torch.Tensor = self.hidden_norm(self.fc(target_states))
@@ -118,17 +121,38 @@ class BlockModule(SpeculatorModule):
         for layer in self.layers:
             rows = layer(rows, states, angles, attend)
         normed = self.norm(rows)
-        return StepOutput(normed, normed)
+        return StepOutput(normed, normed[:, :0])
 
-    def block(
-        self, input_ids: torch.Tensor, position_ids: torch.Tensor, target_states: torch.Tensor, attend: Attend
-    ) -> torch.Tensor:
-        """What the logit head reads (B, N, E) for a block's rows, ids (B, N).
+    def reads(self, text: TextStates) -> Iterator[torch.Tensor]:
+        """Of blocks, as many rows of them as the text has tokens."""
+        attend, start, config = self.text_attention(text.lent), 0, self.block_config
+        for place in range(1, len(text.token_ids), config.block_size):
+            ids = torch.tensor([[text.token_ids[place], *[config.mask_token_id] * (config.block_size - 1)]])
+            attend.num_context = place - start
+            positions = torch.arange(start, place + config.block_size)[None]
+            read = self.step(ids, positions, self.joined(text.states[:, start:place]), attend).read
+            if self.candidate_selector is not None:
+                self.candidate_selector.hidden_projection(read)
+            yield read
+            start = place
 
-        position_ids: (B, C + N). target_states: (B, C, J * E_target), of tokens committed since the last pass. C may be
-        0, and N too.
-        """
-        return self.step(input_ids, position_ids, self.joined(target_states), attend).read
+    def text_attention(self, lent: LentRows) -> DenseBlockAttention:
+        return DenseBlockAttention()
+
+    def pair_outputs(
+        self, logits: torch.Tensor, read: torch.Tensor, rows: torch.Tensor, input_ids: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        head = self._pair_head
+        if head is None:
+            return {}
+        pending = input_ids[:, :1]
+        top_logits, ids = logits.topk(self.top_k)
+        token_ids = self.in_target(ids)
+        before = torch.cat([pending[:, :, None].expand(-1, -1, self.top_k), token_ids[:, :-1]], dim=1)
+        read = read.gather(1, rows[:, :, None].expand(-1, -1, read.shape[-1]))
+        left, right = head.factors(before, read, ids, token_ids)
+        pairs = top_logits[:, :, None] + left @ right.transpose(2, 3)
+        return {"top_ids": token_ids, "top_logits": top_logits, "pair_logits": pairs}
 
     def logits(self, read: torch.Tensor) -> torch.Tensor:
         logits, scale, cap = super().logits(read), self.block_config.logit_scale, self.block_config.softcap
@@ -221,34 +245,3 @@ def _between(
 def _rotated(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     first, second = heads.chunk(2, dim=-1)
     return heads * cos + torch.cat([-second, first], dim=-1) * sin
-
-
-class DenseBlockAttention:
-    """An `Attend` with memory for `BlockModule`: rows of the context are kept, those of blocks are not.
-
-    num_context: C, how many of a pass's rows are context; set before each pass.
-    """
-
-    def __init__(self, num_context: int) -> None:
-        self.num_context = num_context
-        self._kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-
-    def __call__(self, module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        num_queries = query.shape[2]
-        if module.layer_idx in self._kept:
-            pairs = zip(self._kept[module.layer_idx], (key, value), strict=True)
-            key, value = (torch.cat(pair, dim=2) for pair in pairs)
-        context = key.shape[2] - num_queries + self.num_context
-        self._kept[module.layer_idx] = key[:, :, :context], value[:, :, :context]
-        seen = seen_rows(key.shape[2], num_queries, module.is_block_causal, module.window)
-        return attended(module, query, key, value, seen)
-
-
-def seen_rows(num_rows: int, num_queries: int, is_causal: bool, window: int) -> torch.Tensor:
-    """bool (num_queries, num_rows): which of all rows so far, in the order of their positions, the last ones see.
-
-    window: 0 for none. A row that is not causal sees as far ahead as back.
-    """
-    ahead = torch.arange(num_rows)[None] - torch.arange(num_rows - num_queries, num_rows)[:, None]
-    seen = torch.ones_like(ahead, dtype=torch.bool) if not is_causal else ahead <= 0
-    return seen & (ahead.abs() < window) if window else seen

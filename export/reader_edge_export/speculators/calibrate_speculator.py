@@ -1,7 +1,6 @@
 """Calibration of a speculator's quantization: moments of its layer inputs over texts as its target reads them."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -9,25 +8,10 @@ from reader_edge_export.calibration.calibrate import LayerInputs, products_of
 from reader_edge_export.calibration.calibration import Calibration, InputMoments
 from reader_edge_export.sources.layered_model import LayeredModel
 from reader_edge_export.sources.source_model import SourceModel
-from reader_edge_export.speculators.block_networks import BlockModule, DenseBlockAttention
 from reader_edge_export.speculators.formats.open_speculator import SpeculatorWeights
-from reader_edge_export.speculators.speculator_module import Attend, DenseAttention, LentAttention, SpeculatorModule
+from reader_edge_export.speculators.speculator_module import SpeculatorModule, TextStates
 
 NUM_TOKENS = 2048  # of texts: an eighth of a second for a layer of a small model
-
-
-@dataclass(frozen=True, slots=True)
-class TextStates:
-    """Of a text's tokens.
-
-    states: float32 (1, N, J * E), joined. best: int64 (N,), what the target says follows each. lent: of layers of the
-    target, their keys and values (1, H, N, D).
-    """
-
-    token_ids: list[int]
-    states: torch.Tensor
-    best: torch.Tensor
-    lent: Mapping[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
 
 
 def calibrate_speculator(source: SourceModel, texts: Iterable[TextStates], target: Calibration) -> Calibration:
@@ -44,46 +28,13 @@ def calibrate_speculator(source: SourceModel, texts: Iterable[TextStates], targe
     read = InputMoments.none(module.lm_head.weight.shape[1])
     with source.filled([module]), torch.no_grad():
         for text in texts:
-            for output in _blocks(module, text) if isinstance(module, BlockModule) else _two_steps(module, text):
-                read.add(output.flatten(end_dim=-2))
+            for rows in module.reads(text):
+                read.add(rows.flatten(end_dim=-2))
     inputs.add_to(calibration)
     lender = source.weights.lent.get("lm_head.weight")
     is_known = lender is not None and target.has_inputs_of(lender)
     calibration.add_inputs([head], target.inputs_of(lender) if lender is not None and is_known else read)
     return calibration
-
-
-def _two_steps(module: SpeculatorModule, text: TextStates) -> list[torch.Tensor]:
-    """What the logit head reads behind states of the target, and behind the speculator's own."""
-    ids = torch.tensor([text.token_ids])
-    positions = torch.arange(ids.shape[1])[None]
-    states, read = module.joined(text.states), []
-    for step in range(1, min(3, ids.shape[1])):
-        num_nodes = ids.shape[1] - step
-        states = states[:, :num_nodes]
-        if module.lent is None:
-            attention: Attend = DenseAttention.causal(num_nodes)
-            places = positions[:, step:]
-        else:
-            attention = LentAttention.causal(text.lent, num_nodes)
-            places = positions[:, 1 : 1 + num_nodes]
-        output = module.step(ids[:, step:], places, states, attention)
-        states = output.next_states
-        read.append(output.read)
-    return read
-
-
-def _blocks(module: BlockModule, text: TextStates) -> list[torch.Tensor]:
-    """What the logit head reads of blocks, as many rows of them as the text has tokens."""
-    attention, read, start = DenseBlockAttention(0), [], 0
-    for place in range(1, len(text.token_ids), module.block_size):
-        ids = torch.tensor([[text.token_ids[place], *[module.mask_token_id] * (module.block_size - 1)]])
-        positions, attention.num_context = torch.arange(start, place + module.block_size)[None], place - start
-        read.append(module.block(ids, positions, text.states[:, start:place], attention))
-        if module.candidate_selector is not None:
-            module.candidate_selector.hidden_projection(read[-1])
-        start = place
-    return read
 
 
 class _WrittenRows:

@@ -1,6 +1,7 @@
 """The head of an assistant with centroids: only the tokens of a row's best centroids get a logit."""
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -10,22 +11,38 @@ from reader_edge_export.onnx_graph.weight_file import TensorSpec
 from reader_edge_export.quantize.int8 import quantize_columns
 from reader_edge_export.quantize.vocabulary import HIDDEN_STATES
 from reader_edge_export.sources.weights import Matrix, MatrixTensor, Weights
-from reader_edge_export.speculators.assistant_network import AssistantModule
-from reader_edge_runtime.arrays import Float32Array, Int8Array
+from reader_edge_runtime.arrays import Float32Array, Int8Array, Int64Array
 
 CANDIDATES = "candidates.weight"  # of the module, and its rows in the order of token_ids
 _PART_NUMBERS = 1 << 24
 
 
-def add_candidates(editor: GraphEditor, module: AssistantModule, weights: Weights, precision: str) -> ir.Value:
+class Centroids(NamedTuple):
+    """number: C, which the vocabulary is a multiple of. num_chosen: of a row, the best ones."""
+
+    number: int
+    num_chosen: int
+
+    def num_named(self, num_tokens: int) -> int:
+        """Tokens that a row names, of so many."""
+        return num_tokens // self.number * self.num_chosen
+
+
+def add_candidates(
+    editor: GraphEditor,
+    centroids: Centroids,
+    shape: tuple[int, int],
+    order: Int64Array,
+    weights: Weights,
+    precision: str,
+) -> ir.Value:
     """Replace a graph's logits, which are scores of centroids (B, R, C), by those of their tokens (B, R, X).
 
-    precision: of the candidates, "fp32" or "int8", whose rows have a scale each. Returns the tokens' ids, int64
-    (B, R, X).
+    shape: of the candidates, (V, h). order: (V,), the ids of their tokens. precision: of the candidates, "fp32" or
+    "int8", whose rows have a scale each. Returns the tokens' ids, int64 (B, R, X).
     """
-    num_centroids, num_chosen = module.assistant.num_centroids, module.assistant.num_chosen
-    num_tokens, size = module.candidates.weight.shape
-    by_centroid, num_named = num_tokens // num_centroids, module.num_named
+    (num_centroids, num_chosen), (num_tokens, size) = centroids, shape
+    by_centroid, num_named = num_tokens // num_centroids, centroids.num_named(num_tokens)
     scores = next(value for value in editor.graph.outputs if value.name == "logits")
     read = next(value for node in editor.graph for value in node.outputs if value.name == HIDDEN_STATES)
     _, chosen = editor.op_multi("TopK", [scores, editor.int64s(num_chosen)], 2, {"axis": -1})
@@ -53,7 +70,7 @@ def add_candidates(editor: GraphEditor, module: AssistantModule, weights: Weight
     logits = editor.op("Squeeze", [products, editor.int64s(-1)])
     if scales is not None:
         logits = editor.op("Mul", [logits, of_chosen(scales, num_named)])
-    token_ids = of_chosen(editor.constant(module.token_ids.view(num_centroids, -1).numpy(), "token_ids"), num_named)
+    token_ids = of_chosen(editor.constant(order.reshape(num_centroids, -1), "token_ids"), num_named)
     editor.append()
     scores.name, logits.name, logits.shape = "centroid_scores", "logits", ir.Shape(["B", "R", num_named])
     token_ids.shape = logits.shape

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from transformers import PretrainedConfig
 
-from reader_edge_export.speculators.speculator_module import Attend, SpeculatorModule, StepOutput, layer_classes
+from reader_edge_export.speculators.speculator_module import SpeculatorModule, StepOutput, layer_classes
+from reader_edge_export.speculators.text_attention import Attend
 
 
 @dataclass(frozen=True, slots=True)

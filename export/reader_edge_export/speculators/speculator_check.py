@@ -9,11 +9,9 @@ import numpy.typing as npt
 import torch
 
 from reader_edge_export.sources.source_model import SourceModel
-from reader_edge_export.speculators.block_graph import has_pairs, pair_outputs
-from reader_edge_export.speculators.block_networks import BlockModule, DenseBlockAttention, seen_rows
-from reader_edge_export.speculators.calibrate_speculator import TextStates
 from reader_edge_export.speculators.lent_rows import cached_rows
-from reader_edge_export.speculators.speculator_module import DenseAttention, LentAttention, SpeculatorModule
+from reader_edge_export.speculators.speculator_module import SpeculatorModule, TextStates
+from reader_edge_export.speculators.text_attention import seen_rows
 from reader_edge_runtime.arrays import Array, Float32Array
 from reader_edge_runtime.errors import ExportError, ParityError
 from reader_edge_runtime.execution.onnxruntime.native import native_library
@@ -73,30 +71,20 @@ class ModuleRunner:
     def __init__(self, module: SpeculatorModule, text: TextStates, top_k: int) -> None:
         self._module = module
         self._top_k = top_k
-        self._attention: DenseBlockAttention | DenseAttention | LentAttention = DenseAttention()
-        if isinstance(module, BlockModule):
-            self._attention = DenseBlockAttention(0)
-        elif module.lent is not None:
-            self._attention = LentAttention(text.lent)
+        self._attention = module.text_attention(text.lent)
 
     def run(self, nodes: PassInputs) -> PassOutput:
         token_ids, positions, seen, *states = map(torch.from_numpy, nodes)
-        if isinstance(self._attention, DenseBlockAttention):
-            self._attention.num_context = len(nodes.target_states)
-        else:
-            self._attention.seen = seen
+        self._attention.begin_pass(len(nodes.target_states), seen)
         with torch.no_grad():
-            output = self._module(token_ids[None], positions[None], *(each[None] for each in states), self._attention)
-            logits = self._module.logits(output.read)[0]
-        values, best = logits.topk(self._top_k)
-        best = best if self._module.target_ids is None else self._module.target_ids[best]
-        pairs, next_states = torch.zeros(1, 1), output.next_states[0]
-        if isinstance(self._module, BlockModule) and has_pairs(self._module):
-            given = output.read, torch.arange(len(logits))[None], token_ids[None, :1]
-            pairs = pair_outputs(self._module, logits[None], *given)["pair_logits"][0]
-        if isinstance(self._module, BlockModule):
-            next_states = torch.zeros(1, 1)
-        found = (next_states, values, best, logits.logsumexp(-1), pairs)
+            given = token_ids[None], positions[None], *(each[None] for each in states)
+            output = self._module(*given, self._attention)
+            logits = self._module.logits(output.read)
+            every = torch.arange(logits.shape[1])[None]
+            pairs = self._module.pair_outputs(logits, output.read, every, token_ids[None])
+        values, best = logits[0].topk(self._top_k)
+        pair_logits = pairs["pair_logits"][0] if pairs else torch.zeros(1, 1)
+        found = output.next_states[0], values, self._module.in_target(best), logits[0].logsumexp(-1), pair_logits
         return PassOutput(*(each.detach().numpy() for each in found))
 
 

@@ -12,7 +12,7 @@ from reader_edge_export.sources.layered_model import LayeredModel
 from reader_edge_export.sources.source import Source
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.speculators.calibrate_speculator import NUM_TOKENS as NUM_CALIBRATION_TOKENS
-from reader_edge_export.speculators.calibrate_speculator import TextStates, calibrate_speculator, states_of
+from reader_edge_export.speculators.calibrate_speculator import calibrate_speculator, states_of
 from reader_edge_export.speculators.formats.assistants import open_assistant
 from reader_edge_export.speculators.formats.folders import SpeculatorFiles
 from reader_edge_export.speculators.formats.open_speculator import OpenSpeculator, TargetSizes
@@ -23,6 +23,7 @@ from reader_edge_export.speculators.speculator_graph import (
     trace_speculator,
     write_speculator,
 )
+from reader_edge_export.speculators.speculator_module import TextStates
 from reader_edge_export.texts.text_set import MAX_SEQUENCE, TextSet
 from reader_edge_runtime.errors import ExportError
 from reader_edge_runtime.package.manifest import FileEntry

@@ -4,7 +4,7 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import onnx_ir as ir
 import torch
@@ -27,11 +27,7 @@ from reader_edge_export.quantize.vocabulary import (
     vocabulary_head,
 )
 from reader_edge_export.sources.source_model import SourceModel
-from reader_edge_export.speculators.assistant_network import AssistantModule, QueryAttention
-from reader_edge_export.speculators.block_graph import TOP_K, block_part, declare_pairs, has_pairs, pair_outputs
-from reader_edge_export.speculators.block_networks import BlockModule
-from reader_edge_export.speculators.centroid_head import add_candidates
-from reader_edge_export.speculators.speculator_module import SpeculatorModule
+from reader_edge_export.speculators.speculator_module import TOP_K, SpeculatorModule
 from reader_edge_export.trace.image_rows import DynamicAxes
 from reader_edge_export.trace.tracing import Trace, current_trace, tree_attention
 from reader_edge_export.trace.tree_config import TRACE_OPSET, marked_parts
@@ -49,6 +45,7 @@ _NAMES = "embedding", "vocabulary"  # of initializers in graphs of quantised wei
 _B, _N1, _N2, _R, _PAST, _S = 2, 4, 3, 2, 5, 16
 _MAX_CONTEXT = 1 << 62  # so that every window is one
 _KINDS = "key", "value"
+_PAIRS = "top_ids", "top_logits", "pair_logits"
 
 
 def look_up_in_target(editor: GraphEditor, target: Path) -> None:
@@ -115,9 +112,9 @@ def part_of(format_name: str, module: SpeculatorModule, state_ids: tuple[int, ..
         head_dim=head_dim,
         hidden_size=module.state_size,
         draft_vocab_size=module.draft_vocab_size,
-        top_k=min(TOP_K, module.num_named),
+        top_k=module.top_k,
         state_ids=state_ids,
-        block=block_part(module) if isinstance(module, BlockModule) else None,
+        block=module.block,
         lent=module.lent,
     )
 
@@ -141,25 +138,22 @@ def write_speculator(
     assert isinstance(module, SpeculatorModule)
 
     def report(editor: GraphEditor, _: ExportOptions) -> None:
-        ids = module.target_ids
-        token_ids = None if ids is None else editor.constant(ids.numpy(), "target_ids")
-        if isinstance(module, AssistantModule) and module.assistant.num_centroids:
-            token_ids = add_candidates(editor, module, source.weights, options.precision)
-        if has_pairs(module):  # which looked up what it names
-            declare_pairs(editor.graph, min(TOP_K, module.num_named))
-        else:
+        token_ids = module.add_logits(editor, source.weights, options.precision)
+        if not module.has_pairs:  # which looked up what it names
             add_top_logits(editor, TOP_K, token_ids)
         add_log_sum_exp(editor)
         outputs = {value.name: value for value in editor.graph.outputs}
         if "next_states" in outputs:
             outputs["next_states"].shape = ir.Shape(["B", "N", module.state_size])
+        for name in _PAIRS if module.has_pairs else ():  # sizes that a trace does not know
+            outputs[name].shape = ir.Shape(["B", "R", *[module.top_k] * (1 + (name == "pair_logits"))])
         editor.graph.outputs.remove(outputs["logits"])
         if all(value.name != "write_pos" for value in editor.graph.inputs):  # where no layer attends
             unread = ir.Value(name="write_pos", shape=ir.Shape(["B"]), type=ir.TensorType(ir.DataType.INT64))
             editor.graph.inputs.append(unread)
 
     def borrow(editor: GraphEditor) -> None:
-        if has_pairs(module) and options.precision != "fp32":
+        if module.has_pairs and options.precision != "fp32":
             round_tables(editor, "codebook")
         if lends_embedding:
             look_up_in_target(editor, folder / GRAPH_NAME)
@@ -173,7 +167,8 @@ def trace_speculator(source: SourceModel, target_size: int, graph: Path, kv_dtyp
 
     target_size: numbers of a node's states of the target, J * E_target. kv_dtype: of keys and values that are lent.
     """
-    module = cast(SpeculatorModule, source.skeleton)
+    module = source.skeleton
+    assert isinstance(module, SpeculatorModule)
     lent = _lent_rows(module, kv_dtype)
     inputs, outputs = _axes(module)
     inputs |= {name: {0: "B", 2: "S"} for name in lent}
@@ -196,24 +191,22 @@ def trace_speculator(source: SourceModel, target_size: int, graph: Path, kv_dtyp
 
 def _axes(module: SpeculatorModule) -> tuple[DynamicAxes, DynamicAxes]:
     """Of inputs and outputs. Sizes are read off the first input, whose rows are all that a pass has."""
-    is_block, mask = isinstance(module, BlockModule), {0: "B", 2: "N", 3: "M"}
+    mask, windows = {0: "B", 2: "N", 3: "M"}, [part.window for part in (module.block, module.lent) if part is not None]
     inputs: DynamicAxes = {
         "position_ids": {0: "B", 1: "N"},
-        "input_ids": {0: "B", 1: "N2" if is_block else "N"},
+        "input_ids": {0: "B", 1: "N" if module.block is None else "N2"},
         "tree_mask": mask,
         "write_pos": {0: "B"},
         "logit_rows": {0: "B", 1: "R"},
         "target_states": {0: "B", 1: "N1"},
     }
     outputs: DynamicAxes = {"logits": {0: "B", 1: "R"}}
-    if not isinstance(module, BlockModule):
+    if module.block is None:
         inputs["own_states"], outputs["next_states"] = {0: "B", 1: "N2"}, {0: "B", 1: "N"}
-    elif any(module.windows):
+    if any(windows):
         inputs["tree_mask_sliding"] = mask
-    if module.lent is not None and module.lent.window is not None:
-        inputs["tree_mask_sliding"] = mask
-    if has_pairs(module):
-        outputs |= {name: {0: "B", 1: "R"} for name in ("top_ids", "top_logits", "pair_logits")}
+    if module.has_pairs:
+        outputs |= {name: {0: "B", 1: "R"} for name in _PAIRS}
     return inputs | _kv_axes("past", module.num_layers), outputs | _kv_axes("present", module.num_layers)
 
 
@@ -231,17 +224,17 @@ class _Traced(torch.nn.Module):
         trace = Trace(dict(zip(input_names, inputs, strict=True)), _MAX_CONTEXT)
         token = current_trace.set(trace)
         try:
-            given = [trace.inputs[name] for name in ("input_ids", "position_ids", "target_states")]
-            if isinstance(self.module, BlockModule):
-                output = self.module.step(given[0], given[1], self.module.joined(given[2]), _marked_attention)
+            ids, positions, target_states = (
+                trace.inputs[name] for name in ("input_ids", "position_ids", "target_states")
+            )
+            attend = _marked_attention if self.module.lent is None else _lent_attention
+            if self.module.block is None:
+                output = self.module(ids, positions, target_states, trace.inputs["own_states"], attend)
             else:
-                attend = _marked_attention if self.module.lent is None else _lent_attention
-                output = self.module(*given, trace.inputs["own_states"], attend)
+                output = self.module.step(ids, positions, self.module.joined(target_states), attend)
             logits = self.module.scores(output.read)
             trace.outputs |= {"logits": logits, "next_states": output.next_states}
-            if isinstance(self.module, BlockModule) and has_pairs(self.module):
-                rows = trace.inputs["logit_rows"]
-                trace.outputs |= pair_outputs(self.module, logits, output.read, rows, given[0][:, :1])
+            trace.outputs |= self.module.pair_outputs(logits, output.read, trace.inputs["logit_rows"], ids)
         finally:
             current_trace.reset(token)
         self.layers = dict(trace.layers)
@@ -265,13 +258,11 @@ def _lent_attention(module: Any, query: torch.Tensor, *_: torch.Tensor) -> torch
 
 def _lent_rows(module: SpeculatorModule, kv_dtype: str) -> dict[str, torch.Tensor]:
     """Examples of the keys and values that are lent, by the names of the inputs."""
-    attentions = [each for each in module.modules() if isinstance(each, QueryAttention)]
-    sizes = {each.lent_layer: (each.num_kv_heads, each.head_dim) for each in attentions}
     return {
         f"past_{kind}.{number}": torch.zeros(
             _B, num_heads, _S, kv_row_size(kv_dtype, head_dim), dtype=getattr(torch, kv_dtype)
         )
-        for number, (num_heads, head_dim) in sorted(sizes.items())
+        for number, (num_heads, head_dim) in sorted(module.lent_sizes.items())
         for kind in _KINDS
     }
 
@@ -287,7 +278,7 @@ def _example_inputs(module: SpeculatorModule, target_size: int) -> dict[str, tor
     mask = torch.zeros(_B, 1, num_nodes, _PAST + num_nodes)
     kept = torch.zeros(_B, num_kv_heads, _S, head_dim)
     return {
-        "input_ids": torch.ones(_B, _N2 if isinstance(module, BlockModule) else num_nodes, dtype=torch.long),
+        "input_ids": torch.ones(_B, num_nodes if module.block is None else _N2, dtype=torch.long),
         "position_ids": torch.arange(_PAST, _PAST + num_nodes).expand(_B, -1).contiguous(),
         "tree_mask": mask,
         "tree_mask_sliding": mask.clone(),

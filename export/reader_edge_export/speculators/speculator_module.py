@@ -1,31 +1,54 @@
-"""What the networks of all formats share: their inputs, their vocabulary, and attention that is passed to them."""
+"""What the networks of all formats share: their inputs, their vocabulary, and what their graphs report."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from copy import copy
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import onnx_ir as ir
 import torch
-from transformers import AttentionInterface, PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 from transformers.models.llama import modeling_llama
 from transformers.models.qwen3 import modeling_qwen3
 from transformers.models.qwen3_5 import modeling_qwen3_5
 from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe
 
-from reader_edge_runtime.package.package_parts import LentPart
+from reader_edge_export.onnx_graph.graph_editor import GraphEditor
+from reader_edge_export.sources.weights import Weights
+from reader_edge_export.speculators.text_attention import (
+    ATTENTION_NAME,
+    Attend,
+    DenseAttention,
+    LentRows,
+    TextAttention,
+)
+from reader_edge_runtime.package.package_parts import BlockPart, LentPart
 
-# (attention module, query (B, Hq, N, D), key (B, H, N, D), value (B, H, N, D)) -> (B, N, Hq, D); the module tells
-# `layer_idx` and `scaling`. What nodes see, and keys of earlier ones, are the callable's own affair.
-Attend = Callable[[Any, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-
-_ATTENTION_NAME = "reader_edge_handed"
+TOP_K = 16  # tokens that a graph reports of a row, if it has so many
 
 
 class StepOutput(NamedTuple):
-    """read: what the logit head reads (B, N, E). next_states: what children take as their own states (B, N, E)."""
+    """read: what the logit head reads (B, N, E). next_states: what children take as their own states (B, N, E), none of
+    blocks (B, 0, E).
+    """
 
     read: torch.Tensor
     next_states: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class TextStates:
+    """Of a text's tokens.
+
+    states: float32 (1, N, J * E), joined. best: int64 (N,), what the target says follows each. lent: of layers of the
+    target.
+    """
+
+    token_ids: list[int]
+    states: torch.Tensor
+    best: torch.Tensor
+    lent: LentRows = field(default_factory=dict)
 
 
 class LayerClasses(NamedTuple):
@@ -65,7 +88,7 @@ class SpeculatorModule(PreTrainedModel):
         super().__init__(config)
         self.state_size: int = config.hidden_size
         self.config: Any = copy(config)
-        self.config._attn_implementation = _ATTENTION_NAME
+        self.config._attn_implementation = ATTENTION_NAME
         self.embed_tokens: torch.nn.Embedding = torch.nn.Embedding(config.vocab_size, config.hidden_size)
         self.lm_head: torch.nn.Linear = torch.nn.Linear(config.hidden_size, draft_vocab_size, bias=False)
         self.d2t: torch.Tensor | None
@@ -98,6 +121,22 @@ class SpeculatorModule(PreTrainedModel):
     ) -> StepOutput:
         """The output for nodes, ids and positions (B, N), by the states before them (B, N, E)."""
 
+    def reads(self, text: TextStates) -> Iterator[torch.Tensor]:
+        """What the logit head reads of a text (1, n, E): behind states of the target, then behind its own."""
+        ids, states = torch.tensor([text.token_ids]), self.joined(text.states)
+        positions = torch.arange(ids.shape[1])[None]
+        for step in range(1, min(3, ids.shape[1])):
+            num_nodes, first = ids.shape[1] - step, step if self.lent is None else 1
+            attend = self.text_attention(text.lent)
+            attend.begin_pass(num_nodes, torch.ones(num_nodes, num_nodes, dtype=torch.bool).tril())
+            output = self.step(ids[:, step:], positions[:, first : first + num_nodes], states[:, :num_nodes], attend)
+            states = output.next_states
+            yield output.read
+
+    def text_attention(self, lent: LentRows) -> TextAttention:
+        """What passes over a text attend by. lent: what the target lends of that."""
+        return DenseAttention()
+
     def logits(self, read: torch.Tensor) -> torch.Tensor:
         """Of the tokens of its own vocabulary (B, R, Vd), by what the logit head reads (B, R, E)."""
         logits: torch.Tensor = self.lm_head(read)
@@ -106,6 +145,25 @@ class SpeculatorModule(PreTrainedModel):
     def scores(self, read: torch.Tensor) -> torch.Tensor:
         """What the logit head of a graph gives, by what it reads: the logits, unless these are made of it."""
         return self.logits(read)
+
+    def add_logits(self, editor: GraphEditor, weights: Weights, precision: str) -> ir.Value | None:
+        """Have a graph's output "logits", which has the scores (B, R, ...), be logits of tokens.
+
+        precision: "fp32" or "int8". Returns the target's ids of these, (Vd,) or of each row; None where they are the
+        same.
+        """
+        ids = self.target_ids
+        return None if ids is None else editor.constant(ids.numpy(), "target_ids")
+
+    def pair_outputs(
+        self, logits: torch.Tensor, read: torch.Tensor, rows: torch.Tensor, input_ids: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        """Outputs of a graph that tells what a token before changes: "top_ids", "top_logits" and "pair_logits", see
+        `reader_edge_runtime.package.package_parts`.
+
+        logits: (B, R, Vd) of these rows, (B, R). read: (B, N, E), what the logit head reads. input_ids: (B, N).
+        """
+        return {}
 
     @property
     def num_layers(self) -> int:
@@ -118,18 +176,38 @@ class SpeculatorModule(PreTrainedModel):
         return int(self.config.num_key_value_heads), int(self.config.head_dim)
 
     @property
+    def block(self) -> BlockPart | None:
+        """The blocks that it drafts; None where it drafts token by token."""
+        return None
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether it tells what a token before changes."""
+        return self.block is not None and self.block.has_pairs
+
+    @property
     def lent(self) -> LentPart | None:
         """The keys and values of its target that it reads in the place of its own."""
         return None
 
     @property
+    def lent_sizes(self) -> Mapping[int, tuple[int, int]]:
+        """Of each layer of the target that lends: heads of keys and values, and numbers of each."""
+        return {}
+
+    @property
     def draft_vocab_size(self) -> int:
-        return len(self.lm_head.weight)
+        return self.lm_head.out_features
 
     @property
     def num_named(self) -> int:
         """Tokens that have a logit in a row."""
         return self.draft_vocab_size
+
+    @property
+    def top_k(self) -> int:
+        """Tokens that a graph reports of a row."""
+        return min(TOP_K, self.num_named)
 
     def get_input_embeddings(self) -> torch.nn.Embedding:
         return self.embed_tokens
@@ -142,70 +220,7 @@ class SpeculatorModule(PreTrainedModel):
         """The target's ids (Vd,) of its own vocabulary; None where they are the same."""
         return None if self.d2t is None else self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
 
-
-class DenseAttention:
-    """An `Attend` with memory. seen: bool (N, M), which of all M nodes so far, its own pass included, a node sees."""
-
-    def __init__(self) -> None:
-        self.seen = torch.ones(0, 0, dtype=torch.bool)
-        self._kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-
-    @classmethod
-    def causal(cls, num_nodes: int) -> "DenseAttention":
-        """Of one pass over a chain."""
-        attention = cls()
-        attention.seen = torch.ones(num_nodes, num_nodes, dtype=torch.bool).tril()
-        return attention
-
-    def __call__(self, module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        if module.layer_idx in self._kept:
-            pairs = zip(self._kept[module.layer_idx], (key, value), strict=True)
-            key, value = (torch.cat(pair, dim=2) for pair in pairs)
-        self._kept[module.layer_idx] = key, value
-        return attended(module, query, key, value, self.seen)
-
-
-class LentAttention:
-    """An `Attend` over keys and values of the target. rows: of each layer that lends, (1, H, M, D) both.
-
-    seen: bool (N, M), of the first M rows the first ones that a node sees.
-    """
-
-    def __init__(self, rows: Mapping[int, tuple[torch.Tensor, torch.Tensor]]) -> None:
-        self.seen = torch.ones(0, 0, dtype=torch.bool)
-        self._rows = rows
-
-    @classmethod
-    def causal(cls, rows: Mapping[int, tuple[torch.Tensor, torch.Tensor]], num_nodes: int) -> "LentAttention":
-        """Of one pass over nodes, the first of which sees a row, and each other one more than the one before it."""
-        attention = cls(rows)
-        attention.seen = torch.ones(num_nodes, num_nodes, dtype=torch.bool).tril()
-        return attention
-
-    def __call__(self, module: Any, query: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
-        seen, num_rows = self.seen, self.seen.shape[1]
-        key, value = (rows[:, :, :num_rows] for rows in self._rows[module.lent_layer])
-        if module.sliding_window is not None:
-            seen = seen & (torch.arange(num_rows) >= seen.sum(-1, keepdim=True) - module.sliding_window)
-        return attended(module, query, key, value, seen)
-
-
-def attended(
-    module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, seen: torch.Tensor
-) -> torch.Tensor:
-    """What queries find of the rows that they see, bool (N, M); shapes: see `Attend`."""
-    group = query.shape[1] // key.shape[1]
-    key, value = (rows.repeat_interleave(group, dim=1) for rows in (key, value))
-    scores = query @ key.transpose(2, 3) * module.scaling
-    weights = scores.masked_fill(~seen, float("-inf")).softmax(-1)
-    heads: torch.Tensor = weights @ value
-    return heads.transpose(1, 2)
-
-
-def _handed(
-    module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, _: object, *, attend: Attend, **__: object
-) -> tuple[torch.Tensor, None]:
-    return attend(module, query, key, value), None
-
-
-AttentionInterface.register(_ATTENTION_NAME, _handed)
+    def in_target(self, ids: torch.Tensor) -> torch.Tensor:
+        """The target's ids of some of its own vocabulary, both int64 (...)."""
+        target_ids = self.target_ids
+        return ids if target_ids is None else target_ids[ids]

@@ -10,7 +10,7 @@ from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.sources.find import find_source
 from reader_edge_export.sources.layered_model import LayeredModel
 from reader_edge_export.speculators.calibrate_speculator import states_of
-from reader_edge_export.speculators.speculator_module import LentAttention
+from reader_edge_export.speculators.text_attention import LentAttention
 from reader_edge_runtime import Engine, EngineConfig, GenerationConfig, SamplingConfig
 from reader_edge_runtime.cache import Cache
 from reader_edge_runtime.draft_tree import DraftTree

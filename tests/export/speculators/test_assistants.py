@@ -14,7 +14,7 @@ from transformers.models.gemma4_assistant import Gemma4AssistantConfig, Gemma4As
 from reader_edge.cli import main
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.sources.find import find_source
-from reader_edge_export.speculators.speculator_module import LentAttention
+from reader_edge_export.speculators.text_attention import LentAttention
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.package.package_parts import LentPart
 from tests.export.conftest import TinyModel

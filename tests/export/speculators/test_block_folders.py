@@ -84,9 +84,9 @@ def test_a_graph_is_the_module(form: str, precision: str, tiny_model: TinyModel,
     assert manifest.speculator is not None
     block = manifest.speculator.block
     assert block is not None
-    assert (block.size, block.mask_token_id, block.tells_next) == (6, _MASK, written.drafts_from_anchor)
+    assert (block.size, block.mask_token_id, block.tells_next) == (6, _MASK, written.block.tells_next)
     shown = CliRunner().invoke(main, ["info", str(tmp_path / "out")]).output
-    assert f"DFlash of {6 if written.drafts_from_anchor else 5} tokens a pass, 2 layers" in " ".join(shown.split())
+    assert f"DFlash of {6 if written.block.tells_next else 5} tokens a pass, 2 layers" in " ".join(shown.split())
 
 
 def test_layers_are_numbered_by_what_leaves_them(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_the_size_of_a_block_is_read_where_it_is_or_supposed(tmp_path: Path) -> 
     }
     for name, (changes, nested, expected) in forms.items():
         write_block(tmp_path / name, changes, **nested)
-        assert _block(opened(tmp_path / name)).block_size == expected
+        assert _block(opened(tmp_path / name)).block.size == expected
 
 
 def test_windowed_layers_are_causal_unless_it_says_so(tmp_path: Path) -> None:
@@ -129,8 +129,8 @@ def test_windowed_layers_are_causal_unless_it_says_so(tmp_path: Path) -> None:
     }
     for name, (changes, is_causal, window) in forms.items():
         write_block(tmp_path / name, changes)
-        module = _block(opened(tmp_path / name))
-        assert (module.layer_is_causal, module.windows) == (is_causal, (window, 0)), name
+        config = _block(opened(tmp_path / name)).block_config
+        assert (config.layer_is_causal, config.windows) == (is_causal, (window, 0)), name
 
 
 def test_dspark_guesses_from_the_pending_token(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_dspark_guesses_from_the_pending_token(tmp_path: Path) -> None:
     }
     for name, (changes, nested, expected) in forms.items():
         write_block(tmp_path / name, changes, **nested)
-        assert _block(opened(tmp_path / name)).drafts_from_anchor == expected, name
+        assert _block(opened(tmp_path / name)).block.tells_next == expected, name
 
 
 def test_angles_are_those_of_the_draft(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ import torch
 
 from reader_edge_export.sources.blank_model import built_config
 from reader_edge_export.sources.config.hf_config import hf_config
-from reader_edge_export.speculators.block_networks import BlockModule, DenseBlockAttention
+from reader_edge_export.speculators.block_networks import BlockModule
 from reader_edge_export.speculators.formats.block_folders import block_config, block_source, block_state_ids
+from reader_edge_export.speculators.text_attention import DenseBlockAttention
 from tests.export.record_transformers5 import NUM_COLUMNS, NUM_ROWS, fill
 from tests.export.speculators.record_blocks import CASES, FILE, NUM_CONTEXT, NUM_TOKENS, STATE_SIZE, inputs
 
@@ -30,15 +31,16 @@ def block_module(name: str, **changes: Any) -> BlockModule:
 
 def drafted(module: BlockModule, cuts: tuple[int, ...] = ()) -> torch.Tensor:
     """What a block's rows have behind NUM_CONTEXT tokens, which come in passes of their own up to each of the cuts."""
-    given = inputs(module.block_size, module.block_config.num_states)
-    attention, start = DenseBlockAttention(0), 0
+    given = inputs(module.block.size, module.block_config.num_states)
+    attention, start = DenseBlockAttention(), 0
     for stop in (*cuts, NUM_CONTEXT):
         attention.num_context = stop - start
-        positions = given["position_ids"][:, start : stop + module.block_size]
+        positions = given["position_ids"][:, start : stop + module.block.size]
         with torch.no_grad():
-            found = module.block(given["input_ids"], positions, given["states"][:, start:stop], attention)
+            states = module.joined(given["states"][:, start:stop])
+            found = module.step(given["input_ids"], positions, states, attention)
         start = stop
-    return found
+    return found.read
 
 
 def _compare(found: torch.Tensor, recorded: list[list[float]]) -> None:
@@ -54,15 +56,13 @@ def test_a_block_is_what_its_makers_code_computes(name: str) -> None:
     _compare(read, recorded["read"])
     _compare(module.logits(read), recorded["logits"])
     chosen, before = [], torch.tensor([7])
-    for row in range(0 if module.drafts_from_anchor else 1, module.block_size):
-        logits = module.logits(read)[:, row]
-        if module.candidate_selector is not None:
-            logits, ids = logits.topk(4)
-            states = module.candidate_selector.hidden_projection(read[:, row])
-            scores = logits + module.candidate_selector.added(before, states, ids)
-            before = ids.gather(1, scores.argmax(1)[:, None])[:, 0]
-        elif module.markov_head is not None:
-            before = (logits + module.markov_head.added(before)).argmax(1)
+    head = module.candidate_selector or module.markov_head
+    if head is None:
+        return
+    for row in range(0 if module.block.tells_next else 1, module.block.size):
+        logits, ids = module.logits(read)[:, row].topk(NUM_TOKENS if module.candidate_selector is None else 4)
+        left, right = head.factors(before[:, None, None], read[:, row : row + 1], ids[:, None], ids[:, None])
+        before = ids.gather(1, (logits + (left @ right.transpose(2, 3))[:, 0, 0]).argmax(1)[:, None])[:, 0]
         chosen.append(before.item())
     if "chosen" in recorded:
         assert chosen == recorded["chosen"]
@@ -85,6 +85,6 @@ def test_a_block_cut_short_has_other_rows_unless_it_is_causal() -> None:
         module = block_module("dflash, causal", is_causal=is_causal)
         whole, given = drafted(module), inputs(2, module.block_config.num_states)
         with torch.no_grad():
-            attention = DenseBlockAttention(NUM_CONTEXT)
-            short = module.block(given["input_ids"], given["position_ids"], given["states"], attention)
+            states, attention = module.joined(given["states"]), DenseBlockAttention(NUM_CONTEXT)
+            short = module.step(given["input_ids"], given["position_ids"], states, attention).read
         assert torch.allclose(short, whole[:, :2], atol=1e-5) == is_causal

@@ -16,7 +16,8 @@ from transformers import AutoConfig
 from reader_edge_export import ExportOptions, export_model
 from reader_edge_export.speculators.networks import Eagle3Config, Eagle3Module, MtpModule
 from reader_edge_export.speculators.speculator_check import GraphRunner, PassInputs, PassOutput
-from reader_edge_export.speculators.speculator_module import DenseAttention, SpeculatorModule
+from reader_edge_export.speculators.speculator_module import SpeculatorModule
+from reader_edge_export.speculators.text_attention import DenseAttention
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.execution.onnxruntime.session import open_session
 from reader_edge_runtime.package.model_package import ModelPackage
@@ -70,7 +71,8 @@ def test_mtp_computes_what_the_speculators_package_does(name: str) -> None:
         states = module.joined(given["states"][:, :num_nodes])
         for step in range(NUM_STEPS):
             ids = given["input_ids"][:, step + 1 : step + 1 + num_nodes]
-            attention = DenseAttention.causal(num_nodes)
+            attention = DenseAttention()
+            attention.seen = torch.ones(num_nodes, num_nodes, dtype=torch.bool).tril()
             states = _add_step(module, ids, torch.arange(num_nodes)[None], states, attention, found)
     _compare(found, _RECORDED[f"mtp, {name}"])
 

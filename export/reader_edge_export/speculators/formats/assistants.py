@@ -15,7 +15,7 @@ from reader_edge_export.sources.quantized.formats import plain_config
 from reader_edge_export.sources.source import Source
 from reader_edge_export.sources.weights import Weights
 from reader_edge_export.speculators.assistant_network import AssistantConfig, AssistantModule
-from reader_edge_export.speculators.centroid_head import CANDIDATES
+from reader_edge_export.speculators.centroid_head import CANDIDATES, Centroids
 from reader_edge_export.speculators.formats.folders import SpeculatorFiles, check_package_keys, size_of, wrong_value
 from reader_edge_export.speculators.formats.open_speculator import (
     EMBEDDING,
@@ -106,12 +106,12 @@ def open_assistant(source: SpeculatorFiles, target: Source) -> OpenSpeculator:
     if source.target_size != sizes.hidden_size:
         raise unlike(source, "hidden states", source.target_size, sizes.hidden_size)
     assistant = AssistantConfig(
-        config, sizes.hidden_size, _lent_layers(source, config, lender), *_centroids(source, config)
+        config, sizes.hidden_size, _lent_layers(source, config, lender), _centroids(source, config)
     )
     module = cast(AssistantModule, without_memory(lambda: AssistantModule(assistant), str(folder)))
     order = tensors.pop(_ORDER, None)
     weights: Weights = weights_of(folder, module, tensors, (EMBEDDING,))
-    if assistant.num_centroids:
+    if assistant.centroids is not None:
         module.token_ids = _token_ids(folder, order, sizes.vocab_size)
         weights = _Ordered(weights, module.token_ids.numpy())
     return OpenSpeculator(source, module, weights, (EMBEDDING,), (sizes.num_layers + 1,))
@@ -141,15 +141,15 @@ def _lent_layers(source: SpeculatorFiles, config: Any, lender: Any) -> dict[str,
     return {kind: lent[kind] for kind in config.layer_types}
 
 
-def _centroids(source: SpeculatorFiles, config: Any) -> tuple[int, int]:
+def _centroids(source: SpeculatorFiles, config: Any) -> Centroids | None:
     if source.centroids is None:
-        return 0, 0
+        return None
     num_centroids, num_chosen = source.centroids
     if config.vocab_size % num_centroids:
         raise wrong_value("num_centroids", num_centroids, f"a divisor of the {config.vocab_size} tokens")
     if num_chosen > num_centroids:
         raise wrong_value("centroid_intermediate_top_k", num_chosen, f"at most the {num_centroids} of num_centroids")
-    return num_centroids, num_chosen
+    return Centroids(num_centroids, num_chosen)
 
 
 def _token_ids(folder: Path, order: StoredTensor | None, vocab_size: int) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """Training of DFlash: a small one, whose blocks are as deep as other formats' chains are."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from transformers import Qwen3Config
@@ -54,14 +54,15 @@ class DflashTraining(TrainedFormat):
         self, module: SpeculatorModule, states: torch.Tensor, ids: torch.Tensor, places: torch.Tensor
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Blocks behind places, which see the states up to theirs; see `TrainedFormat.reads`."""
-        block = cast(BlockModule, module)
-        num_texts, num_places = states.shape[:2]
-        rows = torch.full((num_texts, len(places), block.block_size), block.mask_token_id, device=ids.device)
+        (num_texts, num_places), block = states.shape[:2], module.block
+        assert block is not None
+        rows = torch.full((num_texts, len(places), block.size), block.mask_token_id, device=ids.device)
         rows[..., 0] = ids[:, places]
-        ahead = places[:, None] + 1 + torch.arange(block.block_size, device=ids.device)
+        ahead = places[:, None] + 1 + torch.arange(block.size, device=ids.device)
         positions = torch.cat([torch.arange(num_places, device=ids.device), ahead.flatten()])[None]
-        attend = _BlocksAttention(num_places, places, block.block_size)
-        read = block.block(rows.flatten(1), positions, states, attend).unflatten(1, (len(places), -1))
+        attend = _BlocksAttention(num_places, places, block.size)
+        read = module.step(rows.flatten(1), positions, module.joined(states), attend).read
+        read = read.unflatten(1, (len(places), -1))
         for step in range(DEPTH):
             yield places + step, read[:, :, 1 + step]
 
@@ -69,8 +70,8 @@ class DflashTraining(TrainedFormat):
         assert isinstance(module, BlockModule)
         return {
             "architectures": ["DFlashDraftModel"],
-            "block_size": module.block_size,
-            "mask_token_id": module.mask_token_id,
+            "block_size": module.block_config.block_size,
+            "mask_token_id": module.block_config.mask_token_id,
             "draft_vocab_size": len(module.lm_head.weight),
             "target_hidden_size": module.block_config.state_size,
             "aux_hidden_state_layer_ids": list(state_ids),

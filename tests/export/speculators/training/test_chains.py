@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers import LlamaConfig, Qwen3Config
 
-from reader_edge_export.speculators.block_networks import BlockConfig, BlockModule, DenseBlockAttention
+from reader_edge_export.speculators.block_networks import BlockConfig, BlockModule
 from reader_edge_export.speculators.networks import Eagle3Config, Eagle3Module
-from reader_edge_export.speculators.speculator_module import DenseAttention
+from reader_edge_export.speculators.text_attention import DenseAttention, DenseBlockAttention
 from reader_edge_export.speculators.training import batches as batches_module
 from reader_edge_export.speculators.training import mtp_training
 from reader_edge_export.speculators.training import training_loop as training
@@ -76,9 +76,10 @@ def test_a_block_behind_a_place_sees_the_states_up_to_it_and_itself() -> None:
     with torch.no_grad():
         found = list(DflashTraining().reads(network, states, ids, places))
         for number, place in enumerate(places.tolist()):
-            rows = torch.tensor([[int(ids[0, place]), *[network.mask_token_id] * DEPTH]])
+            rows = torch.tensor([[int(ids[0, place]), *[network.block.mask_token_id] * DEPTH]])
             positions = torch.arange(place + 1 + size)[None]
-            read = network.block(rows, positions, states[:, : place + 1], DenseBlockAttention(place + 1))
+            context = network.joined(states[:, : place + 1])
+            read = network.step(rows, positions, context, DenseBlockAttention(place + 1)).read
             for step, (at, each) in enumerate(found):
                 assert at[number] == place + step
                 assert torch.allclose(each[0, number], read[0, 1 + step], atol=1e-5)
