@@ -139,6 +139,28 @@ TINY_CONFIGS: dict[str, dict[str, Any]] = {
         "vocab_size_per_layer_input": VOCAB_SIZE,
         "final_logit_softcapping": 5.0,
     },
+    "gemma3n_text": {
+        **_SIZES,
+        "num_hidden_layers": 5,
+        "layer_types": [
+            "sliding_attention",
+            "sliding_attention",
+            "full_attention",
+            "sliding_attention",
+            "full_attention",
+        ],
+        "sliding_window": 8,
+        "head_dim": 16,
+        "num_kv_shared_layers": 2,
+        "intermediate_size": [96, 96, 96, 96, 64],
+        "activation_sparsity_pattern": [0.9, 0.5, 0.0, 0.0, 0.7],
+        "hidden_size_per_layer_input": 16,
+        "vocab_size_per_layer_input": VOCAB_SIZE - 20,
+        "altup_num_inputs": 3,
+        "altup_active_idx": 1,
+        "laurel_rank": 24,
+        "final_logit_softcapping": 5.0,
+    },
     "qwen3_moe": {**_SIZES, **_EXPERTS, "head_dim": 32, "norm_topk_prob": True},
     "mixtral": {**_SIZES, "sliding_window": 8, "num_local_experts": 8, "num_experts_per_tok": 3},
     "gpt_oss": {
@@ -277,7 +299,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # by a name: a model type w
 TINY_MODELS = (*TINY_CONFIGS, *VARIANTS)  # names
 LEFT_TO_CI = frozenset(  # those whose parts other families have too: a sample of the tests tries their trees alone
     {"hunyuan_v1_dense", "ernie4_5", "glm4", "internlm3", "apertus", "ernie4_5_moe", "qwen3_next", "muse_glimmer_text"}
-    | {"falcon_h1", "phimoe", "nemotron_h", "nemotron_h-experts", "starcoder2", "mixtral"}
+    | {"falcon_h1", "phimoe", "nemotron_h", "nemotron_h-experts", "starcoder2", "mixtral", "gemma3n_text"}
 )
 
 
@@ -304,8 +326,10 @@ def build_tiny_model(name: str, folder: Path, **changes: Any) -> Path:
                 # Norm weights of one and biases of zero would hide a mistake with them.
                 parameter.add_(0.1 * torch.randn_like(parameter))
         for part, parameter in model.named_parameters():
-            if config.model_type == "gemma4_text" and part.endswith("q_norm.weight"):
+            if config.model_type in ("gemma4_text", "gemma3n_text") and part.endswith("q_norm.weight"):
                 parameter.mul_(0.15)  # nothing else scales its scores, which would saturate
+            if part.endswith("modality_router.weight"):
+                parameter.mul_(40)  # whose inputs are divided by their number
             if part.endswith("router.proj.weight"):
                 parameter.mul_(8)  # whose inputs have a length of one: scores that are nearly alike choose anything
         for part, buffer in model.named_buffers():

@@ -89,6 +89,8 @@ CATALOGUE = {
     "gemma2:2b": Origin("google/gemma-2-2b-it", is_gated=True),
     "gemma3:270m": Origin("google/gemma-3-270m-it", is_gated=True),
     "gemma3:1b": Origin("google/gemma-3-1b-it", is_gated=True),
+    "gemma3n:e2b": Origin("google/gemma-3n-E2B-it", is_gated=True),
+    "gemma3n:e4b": Origin("google/gemma-3n-E4B-it", is_gated=True),
     "gemma4:e2b": Origin("google/gemma-4-E2B-it"),
     "gemma4:e4b": Origin("google/gemma-4-E4B-it"),
     "gemma4:26b": Origin("google/gemma-4-26B-A4B-it"),

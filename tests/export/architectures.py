@@ -65,6 +65,9 @@ ARCHITECTURES = {  # by the name of a tiny model
     "gemma4_text": Architecture(
         "gemma4 (text)", has_windows=True, num_cached=3, num_layers=5, num_gathers=8, limit=2 * LIMIT
     ),
+    "gemma3n_text": Architecture(
+        "gemma3n (text)", has_windows=True, num_cached=3, num_layers=5, num_gathers=26, limit=2 * LIMIT
+    ),
     "qwen3_moe": Architecture("qwen3_moe", fuses_swiglu=True, num_rerouted=2),
     "mixtral": Architecture("mixtral", has_windows=True, fuses_heads=True, fuses_swiglu=True, num_rerouted=2),
     "gpt_oss": Architecture("gpt_oss", has_windows=True, num_biases=4, num_rerouted=2),

@@ -20,6 +20,7 @@ _SCALES = {"scale": "ffn_gate_inp.scale", "per_expert_scale": "ffn_down_exps.sca
 _GATED = ("ffn_gate", "ffn_up")
 _SCALARS = ("layer_scalar", "expert_bias", "score_correction_bias")  # buffers that files hold
 _SLOPES = (".act_fn.alpha_p", ".act_fn.alpha_n")  # which are in the metadata
+_STACKED = {"altup_projections": "altup_proj.weight", "altup_unembed_projections": "altup_unembd_proj.weight"}
 _PAIRED = ("llama", "mistral3", "granite", "granitehybrid", "granitemoe", "smollm3", "arcee")
 _NEMOTRON = ("nemotron_h", "nemotron_h_moe")
 
@@ -62,10 +63,17 @@ def gguf_weights(model: PreTrainedModel, architecture: str) -> dict[str, Array]:
         known = known.replace("gate.moe_statics.", "moe_statics.").replace("correction_bias", "correction.bias")
         stored = _router_scale(name) or names.get_name(known, (".weight", ".bias"))
         assert stored is not None, name
-        ends = {"layer_scalar": ".weight", "sinks": ".weight", "expert_bias": ".bias"}
+        ends = {
+            "correct_output_scale": ".weight",
+            "layer_scalar": ".weight",
+            "sinks": ".weight",
+            "expert_bias": ".bias",
+        }
         weights[stored + ends.get(name.split(".")[-1], "")] = weight.copy()
     if architecture == "gemma4":
         weights |= _beside_gemma4(config)
+    if architecture == "gemma3n":
+        weights |= {stored: _stacked(model, stack) for stack, stored in _STACKED.items()}
     return weights
 
 
@@ -77,7 +85,12 @@ def _stored_apart(config: PretrainedConfig, architecture: str, name: str, weight
         return _of_experts(name, weight, architecture)
     if architecture == "qwen3next" and "linear_attn" in name:
         return _as_qwen3next(config, name, weight)
-    return {} if name.endswith(_SLOPES) else None
+    return {} if name.endswith(_SLOPES) or name.split(".")[1] in _STACKED else None
+
+
+def _stacked(model: PreTrainedModel, name: str) -> Array:
+    weights: list[Any] = [each.weight for each in model.get_submodule(f"model.{name}").children()]
+    return np.stack([weight.detach().numpy() for weight in weights])
 
 
 def _by_head(config: PretrainedConfig, name: str, weight: Array) -> dict[str, Array]:
@@ -215,6 +228,8 @@ _KEPT = (
     "ssm_d",
     "ssm_norm.weight",
     "exp_probs_b.bias",
+    *(f"altup_{name}.weight" for name in ("proj", "unembd_proj", "router", "predict_coef", "correct_coef")),
+    *("laurel_l.weight", "laurel_r.weight"),
 )  # in fp32, small as they are
 
 # model_type -> (architecture in the file, what of the tiny model the format cannot say and llama.cpp supposes)
@@ -249,6 +264,7 @@ GGUF_MODELS: dict[str, tuple[str, Values]] = {
     "qwen3_5_text": ("qwen35", {}),
     "granitemoehybrid": ("granitehybrid", {"mamba_n_groups": 1}),
     "gemma4_text": ("gemma4", {}),
+    "gemma3n_text": ("gemma3n", {}),
     "qwen3_moe": ("qwen3moe", {}),
     "mixtral": ("llama", {"sliding_window": None}),
     "gpt_oss": ("gpt-oss", {"swiglu_alpha": 1.702, "swiglu_limit": 7.0}),

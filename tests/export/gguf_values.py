@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from transformers import PretrainedConfig
 
 Values = dict[str, Any]
@@ -117,6 +118,20 @@ def _gemma4(config: PretrainedConfig) -> Values:
         "expert_count": config.num_experts,
         "expert_used_count": config.top_k_experts,
         "expert_feed_forward_length": config.moe_intermediate_size,
+    }
+
+
+def _gemma3n(config: PretrainedConfig) -> Values:
+    return {
+        **_gemma3(config),
+        "attention.shared_kv_layers": config.num_kv_shared_layers,
+        "altup.active_idx": config.altup_active_idx,
+        "altup.num_inputs": config.altup_num_inputs,
+        "embedding_length_per_layer_input": config.hidden_size_per_layer_input,
+        "activation_sparsity_scale": torch.distributions.Normal(0.0, 1.0)
+        .icdf(torch.tensor(config.activation_sparsity_pattern))
+        .tolist(),
+        "rope.freq_base_swa": None,
     }
 
 
@@ -371,6 +386,7 @@ def _latent(config: PretrainedConfig) -> Values:
 _EXTRAS: dict[str, Callable[[PretrainedConfig], Values]] = {
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,
+    "gemma3n_text": _gemma3n,
     "phi3": _phi3,
     "granite": _granite,
     "olmo3": _olmo3,

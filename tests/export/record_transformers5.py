@@ -27,6 +27,7 @@ NUM_ROWS, NUM_COLUMNS = 3, 32  # of the last logits, those that are kept
 
 _LONG = {"rope_type": "longrope", "short_factor": [1.0 + i / 8 for i in range(8)], "long_factor": [2.0] * 8}
 _THETA = {"rope_theta": 500000.0}
+_LOCAL_BASES = ("gemma3_text", "gemma3n_text")  # whose windowed layers have a base by a key of its own
 _PARTIAL = ("phi", "glm4", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next")
 _OWN_ROPE: dict[str, dict[str, Any]] = {  # by model type, beside that
     **{name: {"partial_rotary_factor": 0.25} for name in _PARTIAL},
@@ -41,7 +42,7 @@ def cases() -> dict[str, tuple[str, dict[str, Any]]]:
     for model_type, config in TINY_CONFIGS.items():
         rope: dict[str, Any] = {"rope_parameters": {"rope_type": "default", **_THETA}}
         rope["rope_parameters"] |= _OWN_ROPE.get(model_type, {})
-        if model_type == "gemma3_text":
+        if model_type in _LOCAL_BASES:
             linear = {"rope_type": "linear", "factor": 8.0, "rope_theta": 300000.0}
             rope = {"rope_parameters": {"full_attention": linear, "sliding_attention": {"rope_theta": 3000.0}}}
         if model_type == "ministral3":
@@ -148,7 +149,7 @@ def config_of_4(config: dict[str, Any]) -> dict[str, Any]:
     older |= {key: scaling.pop(key) for key in ("rope_theta", "partial_rotary_factor") if key in scaling}
     older |= {"rope_scaling": scaling if scaling.get("rope_type", "default") != "default" else None}
     local = given.get("sliding_attention", {})
-    return older | ({"rope_local_base_freq": local["rope_theta"]} if config["model_type"] == "gemma3_text" else {})
+    return older | ({"rope_local_base_freq": local["rope_theta"]} if config["model_type"] in _LOCAL_BASES else {})
 
 
 def main(wanted: Sequence[str]) -> None:

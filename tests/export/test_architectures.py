@@ -25,7 +25,7 @@ from reader_edge_runtime.arrays import Float32Array
 from reader_edge_runtime.execution.onnxruntime.native import native_library
 from reader_edge_runtime.package.graph_file import GraphFile
 from reader_edge_runtime.package.manifest import ATTENTIONS, GRAPH_NAME, ROW_ATTENTIONS
-from tests.export.architectures import ARCHITECTURES, LIMIT
+from tests.export.architectures import ARCHITECTURES
 from tests.export.conftest import TinyModel
 from tests.export.exported.simulated_devices import DEVICE_FORMS, DEVICE_MODELS, cuda_operators, operators_of
 from tests.export.graph_runner import LENGTHS, NUM_NODES, GraphRunner, ancestors
@@ -102,7 +102,7 @@ def test_rows_that_are_spread_for_rounding_are_the_same_products(
     write_graph(source.graph, tmp_path, ExportOptions("int8", "fast"), source.calibration, source.source)
     logits = GraphRunner(tmp_path / GRAPH_NAME, source.window).tree_logits(PROMPTS, TREE)
     # A rotation rounds, and layers enlarge that, recurrent ones most; a wrong one is off by a thousand times as much.
-    assert np.abs(logits - source.expected).max() < 8 * LIMIT
+    assert np.abs(logits - source.expected).max() < 8 * ARCHITECTURES[model_type].limit
 
 
 @pytest.mark.parametrize(("precision", "kv"), [("int8", "int8"), ("int8-a16", "fp32")])

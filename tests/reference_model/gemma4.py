@@ -90,7 +90,8 @@ class Gemma4Model(ReferenceModel):
         embedded: Tensor = self._weights["model.embed_tokens.weight"][token_ids] * self._width**0.5
         size = int(self._value("hidden_size_per_layer_input"))
         if size:
-            looked_up = self._weights["model.embed_tokens_per_layer.weight"][token_ids] * size**0.5
+            table = self._weights["model.embed_tokens_per_layer.weight"]
+            looked_up = table[torch.where(token_ids < len(table), token_ids, 0)] * size**0.5
             projected = self._linear("model.per_layer_model_projection", embedded) / self._width**0.5
             by_layer = (len(token_ids), self.num_layers, size)
             normed = self._norm("model.per_layer_projection_norm", projected.view(by_layer))

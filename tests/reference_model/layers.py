@@ -12,7 +12,7 @@ from torch import Tensor
 from reader_edge_runtime.arrays import Float64Array
 
 _UNSCALED = {  # windowed layers that only rope_parameters can scale: the key of their base
-    "gemma3_text": "rope_local_base_freq",
+    **dict.fromkeys(("gemma3_text", "gemma3n_text"), "rope_local_base_freq"),
     "olmo3": "rope_theta",
 }
 

@@ -13,6 +13,7 @@ from reader_edge_export.sources.architectures import LATENT
 from reader_edge_export.sources.layered_model import LayeredModel
 from reader_edge_export.sources.source_model import SourceModel, vocab_size_of
 from reader_edge_export.trace.tracing import TracedLayer
+from tests.reference_model.gemma3n import Gemma3nModel
 from tests.reference_model.gemma4 import Gemma4Model
 from tests.reference_model.hybrids import FalconH1Model, NemotronHModel
 from tests.reference_model.latent import LatentModel
@@ -32,6 +33,7 @@ def reference_model(config: Mapping[str, Any], weights: Mapping[str, Tensor]) ->
     model_classes = {
         "muse_glimmer_text": MuseGlimmerModel,
         "gemma4_text": Gemma4Model,
+        "gemma3n_text": Gemma3nModel,
         "falcon_h1": FalconH1Model,
         "nemotron_h": NemotronHModel,
         **dict.fromkeys(LATENT, LatentModel),

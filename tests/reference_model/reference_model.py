@@ -56,7 +56,11 @@ class ReferenceModel(ReferenceConfig):
                 hidden = self._after_layer(layer, hidden)
             names = {"gpt2": "transformer.ln_f", "lfm2": "model.embedding_norm"}
             names |= {**dict.fromkeys(("phi", "falcon_h1"), "model.final_layernorm"), "nemotron_h": "model.norm_f"}
-            return self._head(self._norm(names.get(self._type, "model.norm"), hidden))
+            return self._head(self._norm(names.get(self._type, "model.norm"), self._merged(hidden)))
+
+    def _merged(self, hidden: Tensor) -> Tensor:
+        """Of what the last layer makes, (N, E), where it makes more."""
+        return hidden
 
     def _embedded(self, token_ids: Tensor) -> Tensor:
         if self._type == "gpt2":

@@ -36,10 +36,12 @@ def calibrate(model: LayeredModel, sequences: Sequence[list[int]], calibration: 
         experts = [module.layer_experts for module in modules if hasattr(module, "layer_experts")]
         layer = LayerInputs(products_of([model.layers[index]], model.source), experts)
     layer.add_to(calibration)
-    head = InputMoments.none(model.head.weight.shape[1])
-    with torch.no_grad():
+    *between, _ = model.last_modules
+    last, head = LayerInputs(products_of(between, model.source), []), InputMoments.none(model.head.weight.shape[1])
+    with model.source.filled(between), torch.no_grad():
         for text in texts:
             head.add(model.head_inputs(text).flatten(end_dim=-2))
+    last.add_to(calibration)
     calibration.add_inputs([names[id(model.head.weight)]], head)
 
 

@@ -110,8 +110,9 @@ def _behind_layers(model: LayeredModel, texts: Sequence[Text], calibration: Cali
     """Gradients at the last layer's outputs of the log probability of a token drawn after each of a text's."""
     generator = torch.Generator().manual_seed(0)
     gradients = []
-    products = {model.head: model.source.names[id(model.head.weight)]}
-    with model.source.filled([model.head]), _counted(products, calibration):
+    *between, head = model.last_modules
+    products = {**products_of(between, model.source), head: model.source.names[id(model.head.weight)]}
+    with model.source.filled(model.last_modules), _counted(products, calibration):
         for text in texts:
             text.hidden = text.hidden.detach().requires_grad_()
             with torch.enable_grad():

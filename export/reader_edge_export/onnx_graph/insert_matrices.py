@@ -19,8 +19,12 @@ from reader_edge_export.trace.markers import (
     recurrence_markers,
 )
 
-# Small layers in which a rounding error would do much harm: the weight of the shared expert, the choice of experts.
-_SENSITIVE = ("shared_expert_gate.weight", "router.proj.weight")
+# Small layers in which a rounding error would do much harm: the weight of the shared expert, the choice of experts, how
+# versions of a state are mixed (Gemma 3n).
+_SENSITIVE = (
+    *("shared_expert_gate.weight", "router.proj.weight"),
+    *("altup.modality_router.weight", "altup.prediction_coefs.weight", "altup.correction_coefs.weight"),
+)
 
 
 def insert_matrices(editor: GraphEditor, source: SourceModel) -> None:

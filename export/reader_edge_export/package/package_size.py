@@ -30,6 +30,7 @@ _FIRST = {
     "up_proj": "gate_proj",
     "gate_proj": "q_proj",  # of an attention that has one
     "w3": "w1",
+    "altup_projections": "per_layer_model_projection",
 }
 _PADDING = 4096  # in front of a tensor, at most
 _LAYER_BYTES = 1 << 16  # in the trace and in the graph
@@ -128,6 +129,8 @@ def _quantized(
 def _first_of(name: str) -> str | None:
     """Parameter of the product whose rows this one reads too."""
     *module, product, kind = name.split(".")
+    if product.isdecimal():  # of a list
+        *module, product = module
     return ".".join((*module, _FIRST[product], kind)) if product in _FIRST else None
 
 

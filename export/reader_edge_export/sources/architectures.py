@@ -33,7 +33,7 @@ MIXTURES = tuple(
     for model_type in _reading("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
     if model_type not in (*_MIXTURES_BY_KEY, _MIXTURE_BY_LAYERS)
 )
-UNEVEN = ("gemma4_text",)  # those whose layers differ in what they keep of a token
+UNEVEN = ("gemma4_text", "gemma3n_text")  # those whose layers differ in what they keep of a token
 _OTHER_TOKENS = "whose layers choose the tokens that they attend to"
 _OTHER_ROUTER = "whose router chooses experts in a way of its own"
 REFUSED = {  # by model type: what the model is, and what of it has no operator here
@@ -42,7 +42,6 @@ REFUSED = {  # by model type: what the model is, and what of it has no operator 
     **dict.fromkeys(("glm5_next", "glm5_next_text"), ("GLM 5 Next", _OTHER_TOKENS)),
     **dict.fromkeys(("qwen4_exp", "qwen4_exp_text"), ("the architecture of Qwen3.8-Flash-Next", _OTHER_TOKENS)),
     "kimi_linear": ("Kimi Linear", "whose states fade by other paces in each of their channels"),
-    **dict.fromkeys(("gemma3n", "gemma3n_text"), ("Gemma 3n", "whose layers take several versions of a token's state")),
     "minicpm": ("MiniCPM", "for which transformers has no module (MiniCPM3 is taken)"),
     "internlm2": ("InternLM 2", "for which transformers has no module (InternLM 3 is taken)"),
     "exaone_moe": ("EXAONE with experts", _OTHER_ROUTER),
@@ -107,7 +106,7 @@ def check_options(config: Mapping[str, Any], precision: str, attention: str) -> 
     kinds = {
         "layers that keep states": config["model_type"] in RECURRENT,
         "layers that send tokens to experts": is_mixture(config),
-        "layers with heads of several sizes": config["model_type"] in UNEVEN,
+        "layers that differ in what they keep": config["model_type"] in UNEVEN,
         "layers that keep latents": config["model_type"] in LATENT,
     }
     special = [kind for kind, has_such in kinds.items() if has_such]

@@ -20,6 +20,7 @@ from reader_edge_export.sources.source_model import SourceModel, check_finite
 from reader_edge_runtime.errors import UnsupportedArchitectureError
 
 _IN_TUPLES = ("falcon_h1",)  # model types whose layers return their hidden states in a tuple of one
+_BEHIND_LAYERS = ("altup_unembed_projections",)  # modules beside the layers that read what the last one makes
 _ROUNDING = 1e-6  # of products in fp32, by the largest score
 Layer = torch.nn.Module
 LayerCall = Callable[[int, torch.Tensor, dict[str, Any]], torch.Tensor]
@@ -62,7 +63,8 @@ class SteadyTopk(TorchFunctionMode):
 class Text:
     """A text on its way through the layers.
 
-    hidden: what the next layer reads, (1, N, E). arguments: what each layer is called with besides.
+    hidden: what the next layer reads, (1, N, E), or (A, 1, N, E) of A versions of it (Gemma 3n). arguments: what each
+    layer is called with besides.
     """
 
     token_ids: list[int]
@@ -77,8 +79,8 @@ class LayeredModel:
         self.source = source
         self.advance = advance
         self._model = source.skeleton
-        self._base, layers = _base_of(self._model)
-        self.layers: list[Layer] = list(layers)
+        self._base, self._list = _base_of(self._model)
+        self.layers: list[Layer] = list(self._list)
         self.head = self._model.get_output_embeddings()
         self._is_in_tuples = self._model.config.model_type in _IN_TUPLES
 
@@ -105,19 +107,19 @@ class LayeredModel:
             self.advance(1 / len(self.layers))
 
     def run_layer(self, index: int, text: Text) -> torch.Tensor:
-        """What a layer, whose weights are there, makes of a text's hidden states (1, N, E)."""
+        """What a layer, whose weights are there, makes of a text's hidden states, of the same shape."""
         with SteadyTopk():
             hidden: Any = self.layers[index](text.hidden, **text.arguments[index])
         return hidden[0] if self._is_in_tuples else hidden  # type: ignore[no-any-return]
 
     def head_logits(self, text: Text) -> torch.Tensor:
-        """Logits (N, V) of a text behind the last layer; the head's weights must be there."""
+        """Logits (N, V) of a text behind the last layer; the weights of `last_modules` must be there."""
         ids = _no_ids(text)
         logits: torch.Tensor = self._around_layers(lambda *_: text.hidden, self._model, input_ids=ids).logits[0]
         return logits
 
     def head_inputs(self, text: Text) -> torch.Tensor:
-        """What the head reads, (1, N, E)."""
+        """What the head reads, (1, N, E); what lies between the layers and it must be there."""
         ids = _no_ids(text)
         rows: torch.Tensor = self._around_layers(lambda *_: text.hidden, input_ids=ids).last_hidden_state
         return rows
@@ -127,7 +129,7 @@ class LayeredModel:
         texts = self.begin(sequences)
         for _ in self.walk(texts):
             pass
-        with self.source.filled([self.head]), torch.no_grad():
+        with self.source.filled(self.last_modules), torch.no_grad():
             for text in texts:
                 logits = self.head_logits(text)
                 check_finite(logits)
@@ -143,8 +145,14 @@ class LayeredModel:
 
     @property
     def outer_modules(self) -> list[torch.nn.Module]:
-        """The modules beside the layers, but for the head."""
-        return [child for child in self._base.children() if not isinstance(child, torch.nn.ModuleList)]
+        """The modules in front of the layers, and small ones behind them."""
+        children = self._base.named_children()
+        return [child for name, child in children if child is not self._list and name not in _BEHIND_LAYERS]
+
+    @property
+    def last_modules(self) -> list[torch.nn.Module]:
+        """The modules behind the layers, the head the last of them."""
+        return [child for name, child in self._base.named_children() if name in _BEHIND_LAYERS] + [self.head]
 
     def _noting(self, text: Text) -> LayerCall:
         def note(index: int, hidden: torch.Tensor, arguments: dict[str, Any]) -> torch.Tensor:
@@ -177,6 +185,11 @@ class LayeredModel:
             del layer.forward
 
 
+def state_of(model: PreTrainedModel, hidden: torch.Tensor) -> torch.Tensor:
+    """What speculators read of hidden states (B, N, E), or (A, B, N, E) of versions of which one is the active one."""
+    return hidden if hidden.ndim == 3 else hidden[model.config.altup_active_idx]
+
+
 def layers_of(model: PreTrainedModel) -> torch.nn.ModuleList:
     """A model's layers. Raises UnsupportedArchitectureError where they are not found."""
     return _base_of(model)[1]
@@ -193,7 +206,7 @@ def _base_of(model: PreTrainedModel) -> tuple[Any, torch.nn.ModuleList]:
 
 def _no_ids(text: Text) -> torch.Tensor:
     """The ids of embeddings when their weights are not there, and nothing comes of it."""
-    return torch.zeros(1, text.hidden.shape[1], dtype=torch.long)
+    return torch.zeros(1, text.hidden.shape[-2], dtype=torch.long)
 
 
 def _positional(layer: type[Layer]) -> list[str]:

@@ -15,6 +15,7 @@ _TEXT_TYPES = {  # by model_type of the whole: those of the text model that can 
     "gemma3": ("gemma3_text",),
     "qwen3_5": ("qwen3_5_text",),
     "gemma4": ("gemma4_text",),
+    "gemma3n": ("gemma3n_text",),
     "qwen3_5_moe": ("qwen3_5_moe_text",),
     "lfm2_vl": ("lfm2",),
     "qwen3_vl": ("qwen3_vl_text",),
@@ -30,7 +31,7 @@ _SAME = {  # what these compute of texts, and are exported as
 }
 _NAMES = (
     *("Mistral3", "Gemma3", "Qwen3_5", "Gemma4", "Qwen3_5Moe", "Lfm2Vl", "Qwen3VL", "Qwen3VLMoe", "Qwen2_5_VL"),
-    *("SmolVLM", "Idefics3", "MuseGlimmer"),
+    *("SmolVLM", "Idefics3", "MuseGlimmer", "Gemma3n"),
 )
 _CLASSES = tuple(f"{name}ForConditionalGeneration" for name in _NAMES)
 _IMAGE_KEYS = (  # of config.json, of sounds too
@@ -39,7 +40,7 @@ _IMAGE_KEYS = (  # of config.json, of sounds too
     *("spatial_merge_size", "vision_feature_layer", "video_token_id", "vision_start_token_id", "vision_end_token_id"),
     *("vision_token_id", "out_hidden_size"),
     *("audio_config", "audio_token_id", "boa_token_id", "eoa_token_id", "eoa_token_index"),
-    *("vision_soft_tokens_per_image", "language_model_only"),
+    *("vision_soft_tokens_per_image", "audio_soft_tokens_per_image", "language_model_only"),
     *("downsample_factor", "projector_hidden_size", "projector_bias", "projector_use_layernorm", "encoder_patch_size"),
     *("do_image_splitting", "min_tiles", "max_tiles", "tile_size", "use_thumbnail", "use_image_special_tokens"),
     *("min_image_tokens", "max_image_tokens", "max_pixels_tolerance", "max_num_patches", "scale_factor"),

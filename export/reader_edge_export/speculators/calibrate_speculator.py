@@ -6,7 +6,7 @@ import torch
 
 from reader_edge_export.calibration.calibrate import LayerInputs, products_of
 from reader_edge_export.calibration.calibration import Calibration, InputMoments
-from reader_edge_export.sources.layered_model import LayeredModel
+from reader_edge_export.sources.layered_model import LayeredModel, state_of
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.speculators.formats.open_speculator import SpeculatorWeights
 from reader_edge_export.speculators.speculator_module import SpeculatorModule, TextStates
@@ -62,9 +62,9 @@ def states_of(
     found: dict[int, list[torch.Tensor]] = {}
     for index in model.walk(texts):
         if index in state_ids:
-            found[index] = [text.hidden for text in texts]
-    found[num_layers] = [text.hidden for text in texts]
-    with model.source.filled([model.head]), torch.no_grad():
+            found[index] = [state_of(model.source.skeleton, text.hidden) for text in texts]
+    found[num_layers] = [state_of(model.source.skeleton, text.hidden) for text in texts]
+    with model.source.filled(model.last_modules), torch.no_grad():
         found[num_layers + 1] = [model.head_inputs(text) for text in texts]
         best = [model.head_logits(text).argmax(-1) for text in texts]
     joined = [torch.cat(states, -1) for states in zip(*(found[number] for number in state_ids), strict=True)]

@@ -13,7 +13,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.pytorch_utils import Conv1D
 
 from reader_edge_export.sources.latent_heads import LatentHeads
-from reader_edge_export.sources.layered_model import layers_of
+from reader_edge_export.sources.layered_model import layers_of, state_of
 from reader_edge_export.sources.source_model import SourceModel, streamed_product
 from reader_edge_export.sources.weights import ExpertMatrices
 from reader_edge_export.trace.latent_attention import absorbed_queries, latent_values
@@ -278,18 +278,22 @@ def noted_states(model: PreTrainedModel, state_ids: Sequence[int]) -> Iterator[N
     with ExitStack() as hooks:
         for number in state_ids:
             if number == len(layers):
-                hook: Any = layers[-1].register_forward_hook(partial(_note_output, number))
+                hook: Any = layers[-1].register_forward_hook(partial(_note_output, model, number))
             else:
                 module = layers[number] if number < len(layers) else model.get_output_embeddings()
                 assert isinstance(module, torch.nn.Module)
-                hook = module.register_forward_pre_hook(partial(_note_input, number), with_kwargs=True)
+                hook = module.register_forward_pre_hook(partial(_note_input, model, number), with_kwargs=True)
             hooks.callback(hook.remove)
         yield
 
 
-def _note_input(number: int, module: torch.nn.Module, inputs: Any, named: dict[str, Any]) -> None:
-    current_trace.get().outputs[state_name(number)] = inputs[0] if inputs else named["hidden_states"]
+def _note_input(
+    model: PreTrainedModel, number: int, module: torch.nn.Module, inputs: Any, named: dict[str, Any]
+) -> None:
+    hidden = inputs[0] if inputs else named["hidden_states"]
+    current_trace.get().outputs[state_name(number)] = state_of(model, hidden)
 
 
-def _note_output(number: int, module: torch.nn.Module, inputs: Any, output: Any) -> None:
-    current_trace.get().outputs[state_name(number)] = output[0] if isinstance(output, tuple) else output
+def _note_output(model: PreTrainedModel, number: int, module: torch.nn.Module, inputs: Any, output: Any) -> None:
+    hidden = output[0] if isinstance(output, tuple) else output
+    current_trace.get().outputs[state_name(number)] = state_of(model, hidden)

@@ -18,6 +18,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from reader_edge_export.sources.architectures import SUPPORTED
 from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.trace.activations import spelt_out_xielu
+from reader_edge_export.trace.gemma3n import spelt_out_gemma3n
 from reader_edge_export.trace.image_rows import DynamicAxes, ImageRows, placed_rows
 from reader_edge_export.trace.latent_attention import latent_caches
 from reader_edge_export.trace.recurrent_tracing import marked_recurrences
@@ -209,6 +210,7 @@ def _markers(source: SourceModel, max_context: int, axes: Sequence[int] = ()) ->
             frequencies_before_switch(source.skeleton),
             latent_caches(source),
             spelt_out_xielu(source.skeleton),
+            spelt_out_gemma3n(source.skeleton),
         ):
             yield
     finally:

@@ -226,7 +226,9 @@ def test_sizes_are_estimated_with_the_table(precision: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("options", [ExportOptions("fp16", "fast"), ExportOptions("fp32", "portable")])
 def test_what_is_for_devices_is_refused(options: ExportOptions, tiny_model: TinyModel, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="heads of several sizes, which are exported for CPUs alone: use attention"):
+    with pytest.raises(
+        ConfigError, match="layers that differ in what they keep, which are exported for CPUs alone: use attention"
+    ):
         export_model(tiny_model("gemma4_text"), tmp_path / "out", options)
 
 

@@ -257,7 +257,7 @@ def test_columns_in_another_order_cannot_stay_in_their_blocks(tmp_path: Path) ->
 def test_every_matrix_of_every_architecture_is_found_in_its_file(model_type: str, tmp_path: Path) -> None:
     changes: dict[str, dict[str, int]] = {
         "qwen3_5_text": {"linear_num_key_heads": 4},
-        "gemma4_text": {"hidden_size_per_layer_input": 32},
+        **{name: {"hidden_size_per_layer_input": 32} for name in ("gemma4_text", "gemma3n_text")},
         "qwen3_moe": {"moe_intermediate_size": 64},
         **{name: {"moe_intermediate_size": 64} for name in ("lfm2_moe", "ernie4_5_moe")},
         **{
@@ -277,8 +277,8 @@ def test_every_matrix_of_every_architecture_is_found_in_its_file(model_type: str
     opened = open_source(path)
     kept = StoredTypes.of(opened)
     assert kept.num_kept["Q8_0"] > 2 * 3
-    assert not kept.num_others
-    assert not kept.needs_calibration
+    is_whole = model_type != "gemma3n_text"  # some of whose matrices llama.cpp does not quantise
+    assert (not kept.num_others, not kept.needs_calibration) == (is_whole, is_whole)
     turned = {f"{name}.weight" for name, module in opened.skeleton.named_modules() if isinstance(module, Conv1D)}
     for experts in opened.experts.values():
         for matrices in (experts.up, experts.down):

@@ -35,6 +35,7 @@ VISION = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "n
 QWEN_VISION = {**{"hidden_size": 16, "intermediate_size": 16, "depth": 1, "num_heads": 2}, "out_hidden_size": 64}
 GEMMA4_VISION = {**VISION, "num_key_value_heads": 2, "head_dim": 16, "position_embedding_size": 64}
 TOKEN_IDS = list(range(3, 40))
+TENSORS = "model.safetensors"
 
 
 def whole_of(text: Path, folder: Path, **changes: Any) -> Path:
@@ -102,6 +103,22 @@ def test_a_head_that_transformers_has_beside_images_alone_gives_the_same_logits(
     with torch.no_grad():
         expected = AutoModelForImageTextToText.from_pretrained(folder)(torch.tensor([TOKEN_IDS])).logits[0]
     torch.testing.assert_close(logits(folder), expected, atol=5e-6, rtol=0)
+
+
+def test_a_model_that_hears_is_its_text_model(tiny_model: TinyModel, tmp_path: Path) -> None:
+    text, folder = tiny_model("gemma3n_text"), tmp_path / "whole"
+    shutil.copytree(text, folder)
+    given = json.loads((folder / "config.json").read_text())
+    others = {"vision_config": {}, "audio_config": {}, "audio_soft_tokens_per_image": 188}
+    whole = {"model_type": "gemma3n", "architectures": ["Gemma3nForConditionalGeneration"], "text_config": given}
+    (folder / "config.json").write_text(json.dumps(whole | others))
+    weights = load_file(renamed(folder, lambda name: name.replace("model.", "model.language_model.", 1)) / TENSORS)
+    unread = {"model.embed_audio.embedding.weight": torch.ones(2, 2)}
+    unread["model.language_model.layers.4.self_attn.k_proj.weight"] = torch.ones(32, 64)  # as makers' folders have it
+    save_file(weights | unread, folder / TENSORS, {"format": "pt"})
+    source = find_source(folder, None)
+    assert (source.architecture, source.left_out) == ("gemma3n_text", ("embed_audio",))
+    assert torch.equal(logits(folder), logits(text))
 
 
 def test_weights_may_have_the_names_of_modules(tiny_model: TinyModel, tmp_path: Path) -> None:

@@ -94,6 +94,11 @@ READ_OF_TEXTS: dict[str, frozenset[str]] = {  # by model_type, which can be expo
     | {"attention_k_eq_v", "num_kv_shared_layers", "use_double_wide_mlp"}
     | {"hidden_size_per_layer_input", "vocab_size_per_layer_input"}
     | {"enable_moe_block", "num_experts", "top_k_experts", "moe_intermediate_size"},
+    "gemma3n_text": _GEMMA
+    | _WINDOWS
+    | {"final_logit_softcapping", "rope_local_base_freq", "num_kv_shared_layers", "laurel_rank"}
+    | {"hidden_size_per_layer_input", "vocab_size_per_layer_input", "activation_sparsity_pattern"}
+    | {f"altup_{key}" for key in ("active_idx", "correct_scale", "num_inputs")},
     "qwen3_moe": _RMS
     | {"sliding_window", "use_sliding_window", "attention_bias", "norm_topk_prob", "mlp_only_layers"}
     | _EXPERTS
@@ -175,7 +180,7 @@ HARMLESS = frozenset(
     | {"time_step_min", "time_step_max", "time_step_floor", "rescale_prenorm_residual"}
     | {"init_method", "router_aux_loss_coef", "block_mlp_init_scale", "use_reentrant_checkpointing"}
     | {"block_out_init_scale", "block_use_xavier_init", "conv_use_xavier_init", "aux_loss_alpha", "seq_aux"}
-    | {"input_jitter_noise"}
+    | {"input_jitter_noise", "altup_coef_clip", "altup_lr_multiplier"}
     # how it is run
     | {"use_cache", "cache_implementation", "_attn_implementation", "_attn_implementation_autoset"}
     | {"attn_implementation", "_attn_implementation_internal", "_experts_implementation", "experts_implementation"}
@@ -247,6 +252,7 @@ _OWN_INERT["nemotron_h"] = {  # which has no positions, and whose layers for lat
     "tie_word_embeddings": (False,),
     "num_nextn_predict_layers": tuple(range(16)),
 }
+_OWN_INERT["gemma3n_text"] = {"query_pre_attn_scalar": (256,)}  # which nothing reads
 _OWN_INERT["apertus"] = {"qk_norm": (True,), "post_norm": (False,)}
 _OWN_INERT["ernie4_5_moe"] = {
     **{"moe_use_aux_free": (True,), "moe_gate": ("topk",), "moe_gate_act": ("softmax",)},

@@ -44,6 +44,10 @@ def _is_range(value: object) -> bool:
     return type(least) in (int, float) and type(most) in (int, float) and bool(0 <= least <= most)
 
 
+def _is_shares(value: object) -> bool:
+    return isinstance(value, list) and all(type(each) in (int, float) and 0 <= each < 1 for each in value)
+
+
 def _is_list_of_layers(value: object) -> bool:
     return isinstance(value, list) and all(item in ("dense", "sparse") for item in value)
 
@@ -138,6 +142,9 @@ _KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
     **dict.fromkeys(("num_kv_shared_layers", "hidden_size_per_layer_input"), _SIZE),
     **dict.fromkeys(("attention_k_eq_v", "use_double_wide_mlp", "enable_moe_block"), _FLAG),
     "top_k_experts": _COUNT,
+    "altup_num_inputs": ("a whole number from 1 to 64", lambda value: type(value) is int and 0 < value <= 64),
+    **{"altup_active_idx": _SIZE, "altup_correct_scale": _FLAG, "laurel_rank": _COUNT},
+    "activation_sparsity_pattern": ("a list of numbers from 0 to below 1", _is_shares),
     "per_layer_config": _OBJECT,
     **dict.fromkeys(("depth", "num_heads", "in_channels", "patch_size", "spatial_merge_size"), _COUNT),  # of images
     **dict.fromkeys(("temporal_patch_size", "out_hidden_size", "num_position_embeddings"), _COUNT),
@@ -151,7 +158,12 @@ _OWN_KINDS: dict[tuple[str, str], tuple[str, Callable[[object], bool]]] = {  # o
     ("exaone4", "sliding_window_pattern"): (
         "a whole number, 0 or more, or letters L and G",
         lambda value: _SIZE[1](value) or (isinstance(value, str) and value != "" and set(value) <= {"L", "G"}),
-    )
+    ),
+    ("gemma3n_text", "intermediate_size"): (
+        "a whole number above 0, or a list of such",
+        lambda value: _is_count(value) or (isinstance(value, list) and all(map(_is_count, value))),
+    ),
+    ("gemma3n_text", "hidden_size_per_layer_input"): _COUNT,
 }
 # What null means the same for as leaving the key out, or means "none".
 _NULLABLE = frozenset(
@@ -166,6 +178,7 @@ _OWN_NULLABLE: dict[str, frozenset[str]] = {  # by model type
     **dict.fromkeys(("llama", "mistral", "ministral3", "arcee", "hunyuan_v1_dense"), frozenset({"head_dim"})),
     "mixtral": frozenset({"head_dim"}),
     "gemma4_text": frozenset({"num_experts", "top_k_experts", "moe_intermediate_size"}),  # of those without experts
+    "gemma3n_text": frozenset({"activation_sparsity_pattern"}),
     "deepseek_v2": frozenset({"q_lora_rank", "n_group", "topk_group", "num_experts_per_tok"}),
     "deepseek_v3": frozenset({"q_lora_rank"}),
     "glm4_moe_lite": frozenset({"q_lora_rank", "mlp_layer_types"}),

@@ -28,7 +28,7 @@ _FLOATS = (
     *("attention_out_multiplier", "ssm_in_multiplier", "ssm_out_multiplier"),
 )
 _WITHOUT_POSITIONS = ("nemotron_h",)
-_FLOAT_LISTS = ("mlp_multipliers", "ssm_multipliers")
+_FLOAT_LISTS = ("mlp_multipliers", "ssm_multipliers", "activation_sparsity_pattern")
 _SCALED = ("gpt_oss", "apertus")  # whose classes suppose a stretched position embedding
 _WHOLE = ("query_pre_attn_scalar",)
 _GEMMA4_EXPERTS = ("num_experts", "top_k_experts", "moe_intermediate_size")

@@ -207,6 +207,16 @@ def _set_sizes_of_full_layers(args: dict[str, Any], by_layer: Mapping[str, Any],
             args[name] = value
 
 
+def _check_gemma3n(args: dict[str, Any]) -> None:
+    """Gemma 3n's counts, which its class does not compare."""
+    num_layers, num_shared = args.get("num_hidden_layers"), args.get("num_kv_shared_layers", 0)
+    if num_layers is not None and num_shared >= num_layers:
+        raise ExportError(f"config.json gives {num_shared} num_kv_shared_layers of {num_layers} layers: correct it.")
+    active, num_inputs = args.get("altup_active_idx", 0), args.get("altup_num_inputs", 4)
+    if active >= num_inputs:
+        raise ExportError(f"config.json gives altup_active_idx as {active} of {num_inputs} inputs: correct it.")
+
+
 def _check_layer_types(args: Mapping[str, Any], model_type: str) -> None:
     layer_types = args.get("layer_types")
     if layer_types is None:
@@ -239,6 +249,7 @@ _TRANSLATED: dict[str, Callable[[dict[str, Any]], None]] = {  # by model type, o
     "qwen3_5_text": _set_interval,
     "granitemoehybrid": _set_granite,
     "gemma4_text": _set_gemma4,
+    "gemma3n_text": _check_gemma3n,
     "qwen3_5_moe_text": _set_interval,
     "lfm2_moe": _set_lfm2_moe,
     "qwen3_next": _set_interval,

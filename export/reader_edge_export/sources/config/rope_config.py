@@ -13,8 +13,13 @@ from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
 
 _PHI3_ORIGINAL_CONTEXT = 4096  # where it is not given
 _LAYER_TYPES = ("full_attention", "sliding_attention")
-_LOCAL_MODELS = ("gemma3_text", "gemma4_text", "olmo3")  # whose windowed layers have an embedding of their own
-_LOCAL_BASE_MODEL = "gemma3_text"  # where the base of these has a key of its own
+_LOCAL_MODELS = (
+    "gemma3_text",
+    "gemma4_text",
+    "gemma3n_text",
+    "olmo3",
+)  # whose windowed layers have an embedding of their own
+_LOCAL_BASE_MODELS = ("gemma3_text", "gemma3n_text")  # where the base of these has a key of its own
 _PARTIAL_MODELS = ("phi", "phi3", "glm4", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next")
 _PROPORTIONAL_MODEL = "gemma4_text"  # where a share of the pairs rotates, at the pace that they have among all
 _SUPPOSED: dict[str, dict[str, dict[str, Any]]] = {  # by model type, where nothing is given
@@ -107,7 +112,7 @@ def _local(config: Mapping[str, Any], local: Mapping[str, Any]) -> dict[str, Any
     if config["model_type"] in _SUPPOSED:
         return dict(local)
     given = dict(local) if _is_nested(config) else {"rope_type": "default"}
-    key = "rope_local_base_freq" if config["model_type"] == _LOCAL_BASE_MODEL else "rope_theta"
+    key = "rope_local_base_freq" if config["model_type"] in _LOCAL_BASE_MODELS else "rope_theta"
     theta = _agreeing(key, given.get("rope_theta"), config.get(key))
     return given if theta is None else given | {"rope_theta": theta}
 
@@ -184,7 +189,7 @@ def _checked(
                 f"config.json sets {key!r:.80} in {name} to {value!r:.80}, which {rope_type!r} is not known to read: "
                 "it may change answers, so remove the key if it has no effect."
             )
-    has_own_base = config.get("model_type") == _LOCAL_BASE_MODEL and layer_type == "sliding_attention"
+    has_own_base = config.get("model_type") in _LOCAL_BASE_MODELS and layer_type == "sliding_attention"
     for key in _OUTER:
         outer = config.get(key)
         if outer is None or (key == "rope_theta" and has_own_base):

@@ -12,6 +12,7 @@ from reader_edge_export.sources.gguf.family_configs import (
     ernie_moe,
     gemma2,
     gemma3,
+    gemma3n,
     gemma4,
     gpt_oss,
     lfm2,
@@ -53,7 +54,7 @@ _IGNORED = (  # say nothing about the mathematics of a text
     # Of angles, which are one and the same for all axes of images in a text; how a text tells where images are.
     *("mrope_sections", "rope.mrope_section", "rope.dimension_sections", "rope.mrope_interleaved"),
     *("image_token_id", "image_token_index", "vision_start_token_id", "vision_end_token_id", "spatial_merge_size"),
-    "n_deepstack_layers",
+    *("n_deepstack_layers", "altup.lr_multiplier"),
 )
 _INERT = {  # values of keys that change nothing where they are written
     "attention.clamp_kqv": 0,
@@ -321,6 +322,7 @@ MODELS: dict[str, tuple[str, Callable[[GgufFile, Metadata], Config]]] = {  # by 
     "gemma2": ("gemma2", gemma2),
     "gemma3": ("gemma3_text", gemma3),
     "gemma4": ("gemma4_text", gemma4),
+    "gemma3n": ("gemma3n_text", gemma3n),
     "phi2": ("phi", _phi2),
     "phi3": ("phi3", _phi3),
     "starcoder2": ("starcoder2", _starcoder2),

@@ -1,4 +1,7 @@
-"""What config.json would hold beside what all have: Gemma 2 to 4, LFM2, Qwen 3.5, and mixtures of experts."""
+"""What config.json would hold beside what all have: Gemma 2 to 4 and 3n, LFM2, Qwen 3.5, and mixtures of experts."""
+
+from math import inf
+from statistics import NormalDist
 
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
 from reader_edge_export.sources.gguf.layer_sizes import (
@@ -18,6 +21,7 @@ from reader_edge_runtime.errors import UnsupportedArchitectureError
 
 # Gemma scales its queries by this instead of the head size in its largest model, as llama.cpp knows by the layers.
 _GEMMA2_27B_LAYERS, _GEMMA3_27B_LAYERS = 46, 62
+_GEMMA3N_OWN, _GEMMA3N_SPARSE, _GEMMA3N_SHARE = 20, 10, 0.95  # layers with keys of their own, and with few values left
 _SIGMOID = 2  # of llama.cpp's gating functions
 _SHARES = "norm_top_k_prob"  # by Ollama's converter alone
 _PHI_MARGIN, _PHI_MAGNITUDE = 0.01, 1.243163121016122  # of Phi-3.5-MoE's config.json
@@ -47,6 +51,44 @@ def gemma3(file: GgufFile, values: Metadata) -> Config:
         "sliding_window": window or values.size("context_length"),
         "layer_types": layer_types_of(file, values, 6) if window else ["full_attention"] * values.size("block_count"),
     }
+
+
+def gemma3n(file: GgufFile, values: Metadata) -> Config:
+    """What a file leaves out is as llama.cpp has it, which reads no share of an MLP's values that is left out."""
+    num_layers = values.size("block_count")
+    num_shared = values.number("attention.shared_kv_layers", max(num_layers - _GEMMA3N_OWN, 0))  # often as a float
+    if num_shared not in range(num_layers):
+        raise file.error(f"gives attention.shared_kv_layers as {num_shared:g} of {num_layers} layers")
+    return {
+        **heads(file, values),
+        "rope_local_base_freq": values.positive("rope.freq_base_swa", 10000.0),
+        "sliding_window": values.size("attention.sliding_window"),
+        "intermediate_size": values.sizes_by_layer("feed_forward_length", num_layers),
+        "layer_types": layer_types_of(file, values, 5),
+        "final_logit_softcapping": values.positive("final_logit_softcapping", 30.0),
+        "num_kv_shared_layers": int(num_shared),
+        "altup_num_inputs": values.size("altup.num_inputs", 4),
+        "altup_active_idx": values.size("altup.active_idx", 0, least=0),
+        "altup_correct_scale": values.flag("altup.correct_scale", True),
+        "activation_sparsity_pattern": _shares(values, num_layers),
+        "laurel_rank": _num_rows(file, "blk.0.laurel_l.weight"),
+        "hidden_size_per_layer_input": values.size("embedding_length_per_layer_input"),
+        "vocab_size_per_layer_input": _num_rows(file, "per_layer_token_embd.weight"),
+    }
+
+
+def _shares(values: Metadata, num_layers: int) -> list[float]:
+    """Of values that each layer's MLP leaves out, which files give as quantiles of a normal distribution."""
+    if not values.has("activation_sparsity_scale"):
+        return [_GEMMA3N_SHARE if layer < _GEMMA3N_SPARSE else 0.0 for layer in range(num_layers)]
+    quantiles = values.numbers("activation_sparsity_scale", lambda value: value < inf)
+    return [round(NormalDist().cdf(quantile), 6) for quantile in quantiles]
+
+
+def _num_rows(file: GgufFile, name: str) -> int:
+    if name not in file.tensors:
+        raise file.error(f"lacks the tensor {name}", "give the file of a whole model")
+    return file.tensors[name].shape[0]
 
 
 def gemma4(file: GgufFile, values: Metadata) -> Config:

@@ -57,7 +57,7 @@ def unread_tensors(file: GgufFile, num_layers: int) -> frozenset[str]:
 
 def mlp_width(file: GgufFile, values: Metadata, num_layers: int) -> int:
     """Of the first layer; those of Gemma 4 with the keys and values of others may be twice as wide."""
-    if architecture_of(file) == "gemma4":
+    if architecture_of(file) in ("gemma4", "gemma3n"):
         return values.sizes_by_layer("feed_forward_length", num_layers)[0]
     if architecture_of(file) in NEMOTRON:  # of layers that are an MLP
         return next(filter(None, values.sizes_by_layer("feed_forward_length", values.size("block_count"))), 1)

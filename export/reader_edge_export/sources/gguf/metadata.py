@@ -11,12 +11,11 @@ from reader_edge_export.sources.gguf.gguf_file import GgufFile
 # Other names of a key, as Ollama's converter (`convert/` there) gives them beside it or in its place. The second of an
 # epsilon is that of a layer norm, which an architecture of RMS norms does not have.
 _TWINS = {
-    "attention.key_length": ("attention.head_dim",),
-    "attention.value_length": ("attention.head_dim",),
+    **dict.fromkeys(("attention.key_length", "attention.value_length"), ("attention.head_dim", "head_dim")),
     "attention.layer_norm_rms_epsilon": ("attention.layer_norm_epsilon",),
     "attention.temperature_scale": ("rope.scaling_beta",),
     "rope.freq_base": ("rope.global.freq_base",),
-    "rope.freq_base_swa": ("rope.local.freq_base",),
+    "rope.freq_base_swa": ("rope.local.freq_base", "rope.freq_base_local"),
     "rope.scaling.factor": ("rope.scale_linear",),
     "rope.scaling.yarn_ext_factor": ("rope.scaling.extrapolation_factor",),
     "rope.scaling.yarn_beta_fast": ("rope.scaling.beta_fast",),
@@ -83,8 +82,8 @@ class Metadata:
             raise self._file.error(f"gives {self._prefix}{key} as {shown}, which cannot be")
         return sizes
 
-    def numbers(self, key: str) -> list[float]:
-        return list(self._value(key, None, lambda value: _holds(value, float) and all(map(math.isfinite, value))))
+    def numbers(self, key: str, is_usable: Callable[[float], bool] = math.isfinite) -> list[float]:
+        return list(self._value(key, None, lambda value: _holds(value, float) and all(map(is_usable, value))))
 
     def flags(self, key: str) -> list[bool]:
         return list(self._value(key, None, lambda value: _holds(value, bool)))

@@ -55,7 +55,13 @@ _CALLED = {
 # The two of what makes keys and values of a latent, by head: keys with inputs first, then values.
 _OF_HEADS_PARAMETER, _BY_HEAD = ".kv_b_proj.weight", ("attn_k_b.weight", "attn_v_b.weight")
 _SCALES = {".router.scale": "ffn_gate_inp.scale", ".router.per_expert_scale": "ffn_down_exps.scale"}  # of Gemma 4
-_ENDINGS = {".layer_scalar": ".weight", ".sinks": ".weight", ".expert_bias": ".bias"}
+_STACKED = {"altup_projections": "altup_proj", "altup_unembed_projections": "altup_unembd_proj"}  # of Gemma 3n, in one
+_ENDINGS = {
+    ".correct_output_scale": ".weight",
+    ".layer_scalar": ".weight",
+    ".sinks": ".weight",
+    ".expert_bias": ".bias",
+}
 _COLUMNS = (".A_log", ".D")  # of Mamba2, one number a row
 # Value heads of a gated delta layer lie in the order of llama.cpp's converter, one of each key head in turn;
 # transformers has those of a key head side by side.
@@ -100,6 +106,7 @@ class Placement:
             for stored in _stored_names(names, self._architecture, name, parameter.shape[0], file)
         }
         self._num_parts = Counter(self._by_tensor.values())
+        self._num_stacked = getattr(model.config, "altup_num_inputs", 1) - 1
         unread = (names.get_name(name.removesuffix(".")) for name in unread_modules(model))
         self._unread = tuple(f"{name}.weight" for name in unread if name is not None)
         self._config = model.config
@@ -164,10 +171,11 @@ class Placement:
         return (self._shaped(tensor) for name, tensor in self._file.tensors.items() if name not in others)
 
     def _shaped(self, tensor: Tensor) -> Tensor:
-        """Axes of one in front of others are lost where llama.cpp rewrites a file."""
+        """Axes of one in front of others are lost where llama.cpp rewrites a file; matrices one by one become one."""
         targets = self.targets(tensor.name)
         wanted = self._shape_of_tensor(targets) if targets else ()
-        return replace(tensor, shape=wanted) if wanted == (1, *tensor.shape) else tensor
+        is_stacked = len(targets) > 0 and targets[0] != tensor.name and wanted == _below(tensor.shape)
+        return replace(tensor, shape=wanted) if is_stacked or wanted == (1, *tensor.shape) else tensor
 
     def _shape_of_tensor(self, targets: Sequence[str]) -> tuple[int, ...]:
         shapes = [self._shape_of_target(target) for target in targets]
@@ -178,6 +186,7 @@ class Placement:
         if tensor_name in self._by_tensor:
             return [tensor_name]
         parts = [tensor_name.replace(".attn_qkv.", f".{part}.") for part in _QKV]
+        parts += [f"{tensor_name}.{number}" for number in range(self._num_stacked)]
         return [part for part in parts if part in self._by_tensor]
 
     def _shape_of_target(self, target: str) -> tuple[int, ...]:
@@ -285,6 +294,9 @@ def _stored_names(names: gguf.TensorNameMap, architecture: str, name: str, num_r
         is_beside_experts = f"blk.{layer}.ffn_gate_inp.weight" in file.tensors
         end = "_shexp.weight" if is_beside_experts else ".weight"
         return [f"blk.{layer}.{stored}{end}" for stored in _SHARED_MLP[module]]
+    if name.split(".")[1] in _STACKED:
+        _, stack, number, _ = name.split(".")
+        return [f"{_STACKED[stack]}.weight.{number}"]
     for ending, scale in _SCALES.items():
         if name.endswith(ending):
             return [f"blk.{name.split('.')[2]}.{scale}"]
@@ -297,6 +309,11 @@ def _stored_names(names: gguf.TensorNameMap, architecture: str, name: str, num_r
 
 def _is_slope(name: str) -> bool:
     return name.rpartition(".")[0].endswith(_XIELU)
+
+
+def _below(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Of matrices (A, J, K) below each other."""
+    return (shape[0] * shape[1], shape[2]) if len(shape) == 3 else shape
 
 
 def _rows_by_key_head(config: Any) -> Int64Array:
