@@ -50,7 +50,8 @@ class ParameterNames:
         return sorted(set(self._first_names.values()) - {self._full(name) for name in names})
 
     def _full(self, name: str) -> str:
-        return name if name in self._parameters else f"{self._prefix}.{name}"
+        is_full = name in self._parameters or name.startswith(self._unread)
+        return name if is_full else f"{self._prefix}.{name}"
 
 
 def unread_modules(model: PreTrainedModel) -> tuple[str, ...]:
