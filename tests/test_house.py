@@ -13,11 +13,11 @@ CEILINGS = {  # lines of a room, raised only in the commit that says why
     "reader_edge": ("*.py", 21_677),  # proposals in replays; calls of GLM-4; names of two families
     "wings": ("*.py", 3_650),
     "native": ("*", 9_462),  # rows of low rank; tiles of two panels
-    "tests": ("*.py", 82_500),  # Gemma 3n; StarCoder2, Mixtral; adapters; bitsandbytes, MLX; Nemotron-H; Falcon-H1
+    "tests": ("*.py", 82_560),  # Gemma 3n; StarCoder2, Mixtral; adapters; bitsandbytes, MLX; Nemotron-H; Falcon-H1
     "reader_edge/server": ("*.py", 8_646),  # images; kept responses; budgets; infill; models go; embeddings; first use
     "reader_edge/bench": ("*.py", 1_350),
     "benchmarks": ("*.py", 6_692),  # adapters; images; first tokens; long contexts; sessions of agents; split files
-    "scripts": ("*", 3_296),  # trees of blocks; AdaPLD and Graft; speculators proven; a fuzzer's help; a block timed
+    "scripts": ("*", 3_298),  # trees of blocks; AdaPLD and Graft; speculators proven; a fuzzer's help; a block timed
     "docs": ("*.md", 7_343),  # copies, held out; bitsandbytes, MLX; Nemotron-H; Falcon-H1; bases of adapters
 }
 CODE = ("benchmarks", "export", "models", "native", "reader_edge", "runtime", "scripts", "tests", "wings")

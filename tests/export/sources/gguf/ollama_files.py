@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import torch
 from tokenizers import Tokenizer
 from transformers import PretrainedConfig, PreTrainedModel
 
@@ -172,6 +173,25 @@ def _gemma4(config: PretrainedConfig) -> Values:
     }
 
 
+def _gemma3n(config: PretrainedConfig) -> Values:
+    """With the file's own words for the size of heads and the base of layers with a window."""
+    shares = torch.tensor(config.activation_sparsity_pattern)
+    return {
+        **_windows(config),
+        "feed_forward_length": config.intermediate_size[0],
+        "attention.shared_kv_layers": config.num_kv_shared_layers,
+        "head_dim": config.head_dim,
+        "rope.freq_base": config.rope_parameters["full_attention"]["rope_theta"],
+        "rope.freq_base_local": config.rope_parameters["sliding_attention"]["rope_theta"],
+        "embedding_length_per_layer_input": config.hidden_size_per_layer_input,
+        "activation_sparsity_scale": torch.distributions.Normal(0.0, 1.0).icdf(shares).tolist(),
+        "altup.active_idx": config.altup_active_idx,
+        "altup.correct_scale": config.altup_correct_scale,
+        "altup.lr_multiplier": 1.0,
+        "altup.num_inputs": config.altup_num_inputs,
+    }
+
+
 def _phi3(config: PretrainedConfig) -> Values:
     return {
         **_base(config),
@@ -289,6 +309,7 @@ _OWN: dict[str, Callable[[PretrainedConfig], Values]] = {
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,
     "gemma4_text": _gemma4,
+    "gemma3n_text": _gemma3n,
     "phi3": _phi3,
     "qwen2": _qwen2,
     "qwen3": _qwen3,

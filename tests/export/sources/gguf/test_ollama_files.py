@@ -23,6 +23,7 @@ _CHANGES: dict[str, dict[str, Any]] = {
     "olmo3": {"rope_parameters": {"full_attention": {**_PLAIN, **_YARN, "attention_factor": 1.5}}},
     "lfm2_moe": {"routed_scaling_factor": 1.5},
     "phi3": {"partial_rotary_factor": 1.0},
+    "gemma3n_text": {"intermediate_size": 96, "final_logit_softcapping": 30.0, "altup_correct_scale": False},
 }
 _CHANGES["olmo3"]["rope_parameters"]["sliding_attention"] = _PLAIN
 _NO_FACTORS = {f"rope_factors_{kind}.weight": np.zeros(0, np.float32) for kind in ("long", "short")}
