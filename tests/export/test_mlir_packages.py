@@ -41,6 +41,8 @@ from reader_edge_runtime.execution.providers import open_target
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.target import Pass
 
+if hasattr(os, "sched_setaffinity"):  # pytest's worker has one core
+    os.sched_setaffinity(0, range(os.cpu_count()))
 target = open_target(ModelPackage.open(sys.argv[1]), EngineConfig(provider="iree", threads=2))
 cache = target.new_cache(1, 32)
 target.forward(cache, Pass(0, [DraftTree.root(5)], [[0]]))

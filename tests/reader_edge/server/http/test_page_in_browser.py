@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Thread
@@ -16,6 +17,8 @@ import uvicorn
 
 from reader_edge.server.settings import ServerSettings
 from reader_edge_runtime import AsyncEngine
+from reader_edge_runtime.decoding.decoder import Decoder
+from reader_edge_runtime.decoding.request import Request
 from tests.reader_edge.server.conftest import LIMIT_S, Served
 from tests.reader_edge.server.http.test_page import KEY
 from tests.scripted_target import scripted_engine
@@ -141,6 +144,15 @@ def tab(browser: Any, scripted: str) -> Iterator[Tab]:
 
 
 # Within the page: an answer of the demo may have ended before a click from outside.
+_STEP = Decoder.step
+
+
+def slow_step(decoder: Decoder) -> list[Request]:
+    """A browser on the same core sees words before the last."""
+    time.sleep(0.02)
+    return _STEP(decoder)
+
+
 STOP_AT_FIRST_WORDS = """new MutationObserver((_, observer) => {
     const answer = document.querySelectorAll(".assistant .answer")[1];
     if (answer && answer.textContent.length >= 10) {
@@ -150,7 +162,9 @@ STOP_AT_FIRST_WORDS = """new MutationObserver((_, observer) => {
 }).observe(document.body, {childList: true, subtree: true, characterData: true})"""
 
 
-def test_it_asks_for_the_key_chats_stops_and_answers_again(async_engine: AsyncEngine, browser: Any) -> None:
+def test_it_asks_for_the_key_chats_stops_and_answers_again(
+    async_engine: AsyncEngine, browser: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with address_of(Served(async_engine, ServerSettings("demo", (KEY.encode(),), max_tokens=4000))) as address:
         tab = Tab(browser, address)
         page, expect = tab.page, tab.expect
@@ -171,6 +185,7 @@ def test_it_asks_for_the_key_chats_stops_and_answers_again(async_engine: AsyncEn
         page.fill("#tokens", "3000")
         page.fill("#text", "# git")
         page.evaluate(STOP_AT_FIRST_WORDS)
+        monkeypatch.setattr(Decoder, "step", slow_step)
         page.press("#text", "Enter")
         expect(figures.nth(1)).to_contain_text("stopped")
         expect(answers.nth(1)).to_contain_text(re.compile(r"[\s\S]{10}"))
