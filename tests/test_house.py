@@ -10,7 +10,7 @@ from tests.conftest import ROOT
 CEILINGS = {  # lines of a room, raised only in the commit that says why
     "runtime": ("*.py", 34_447),  # adapters, for what files call a family; calls of GLM-4; manifests read once
     "export": ("*.py", 26_848),  # adapters; bitsandbytes, MLX; Nemotron-H; Falcon-H1; Phi-MoE
-    "reader_edge": ("*.py", 21_677),  # proposals in replays; calls of GLM-4; names of two families
+    "reader_edge": ("*.py", 21_678),  # proposals in replays; calls of GLM-4; names of two families
     "wings": ("*.py", 3_650),
     "native": ("*", 9_462),  # rows of low rank; tiles of two panels
     "tests": ("*.py", 82_560),  # Gemma 3n; StarCoder2, Mixtral; adapters; bitsandbytes, MLX; Nemotron-H; Falcon-H1

@@ -245,7 +245,9 @@ def _kind(place: Path) -> str | None:
     if place.suffix == ".partial":
         return "unfinished download"
     package = _PACKAGE.fullmatch(place.name)
-    return f"package, {package[1].replace('-', ', takes ')}" if package and (place / MANIFEST_NAME).is_file() else None
+    if package is None or not (place / MANIFEST_NAME).is_file():
+        return None
+    return f"package, {package[1].replace('-adapters', ', takes adapters')}"
 
 
 def _manifest(place: Path) -> Manifest | None:

@@ -44,8 +44,10 @@ def test_sources_and_packages_are_listed_with_their_sizes_and_times(runner: CliR
     assert [cell.strip() for cell in source if cell][:3] == ["owner/model", "source", "1.5 kB"]
     assert [cell.strip() for cell in package if cell][:2] == ["owner/model", "package, int8, not tuned"]
     assert all(line[-1].strip().startswith("2023-11-1") for line in (source, package))
-    model.package("int8", "key").rename(model.package("int8-adapters", "key"))
-    assert "  package, int8, takes adapters, not tuned  " in runner.invoke(main, ["list"]).stdout
+    model.package("int8", "key").rename(model.package("int8-a16", "key"))
+    assert "  package, int8-a16, not tuned  " in runner.invoke(main, ["list"]).stdout
+    model.package("int8-a16", "key").rename(model.package("int8-a16-adapters", "key"))
+    assert "  package, int8-a16, takes adapters, not tuned  " in runner.invoke(main, ["list"]).stdout
 
 
 def test_programs_get_the_list_as_one_json_object(runner: CliRunner, model: StoredModel) -> None:
