@@ -36,20 +36,18 @@ def spelt_out_gemma3n(model: PreTrainedModel) -> Iterator[None]:
         yield
         return
     file: Any = sys.modules[type(model).__module__]
-    file.set = lambda kinds: sorted({*kinds})
     with ExitStack() as hooks:
+        file.set = lambda kinds: sorted({*kinds})
+        hooks.callback(delattr, file, "set")
         for layer in layers:
             share = torch.tensor(layer.mlp.activation_sparsity, dtype=torch.float32)
             quantile = torch.distributions.Normal(0.0, 1.0).icdf(share).item()
             layer.mlp._gaussian_topk = partial(_above, quantile)
+            hooks.callback(delattr, layer.mlp, "_gaussian_topk")
             layer.altup.correct = partial(_corrected, layer.altup.correct)
+            hooks.callback(delattr, layer.altup, "correct")
             hooks.callback(layer.register_forward_hook(lambda _, inputs, output: output.joined).remove)
-        try:
-            yield
-        finally:
-            del file.set
-            for layer in layers:
-                del layer.mlp._gaussian_topk, layer.altup.correct
+        yield
 
 
 def _corrected(correct: Any, predictions: torch.Tensor, activated: torch.Tensor) -> _Versions:

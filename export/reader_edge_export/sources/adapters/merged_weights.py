@@ -30,7 +30,7 @@ def merged(model: SourceModel, adapter: Adapter) -> tuple[SourceModel, int, str]
     factors = factors_of(adapter, model.skeleton)
     weights = MergedWeights(model, adapter, factors)
     is_changed = any(not np.array_equal(model.weights.read(name), weights.read(name)) for name in factors)
-    with np.errstate(all="ignore"):  # no reading, now or later, is of files that have changed since they were opened
+    with np.errstate(all="ignore"):  # see `_add`; reading raises where a file has changed since it was opened
         fingerprint = fingerprint_of((name, read()) for name, read in sorted(factors.items()))
     return replace(model, weights=weights), len(factors) if is_changed else 0, fingerprint
 
