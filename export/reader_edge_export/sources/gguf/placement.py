@@ -6,7 +6,7 @@ Shapes are compared on a module without memory, so that no size in a header is a
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import gguf
 import numpy as np
@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from reader_edge_export.sources.folder.parameter_names import unread_modules
+from reader_edge_export.sources.gguf.delta_heads import rows_by_key_head, value_columns, value_rows
 from reader_edge_export.sources.gguf.expert_places import (
     expert_rows,
     expert_tensors,
@@ -63,12 +64,6 @@ _ENDINGS = {
     ".expert_bias": ".bias",
 }
 _COLUMNS = (".A_log", ".D")  # of Mamba2, one number a row
-# Value heads of a gated delta layer lie in the order of llama.cpp's converter, one of each key head in turn;
-# transformers has those of a key head side by side.
-_BEHIND_KEYS = ("in_proj_qkv.weight", "conv1d.weight")  # which queries and keys are in front of
-_OF_VALUES = ("in_proj_z.weight",)
-_OF_HEADS = ("in_proj_a.weight", "in_proj_b.weight", "A_log", "dt_bias")
-_READING = "out_proj.weight"
 
 
 class Piece(NamedTuple):
@@ -259,9 +254,9 @@ class Placement:
     def row_order(self, name: str) -> Int64Array | None:
         """Which of its rows in the file each row of a parameter is; None where they are in order."""
         if self._architecture in _DELTA:
-            return _value_rows(self._config, name)
+            return value_rows(self._config, name)
         if name.endswith(_FUSED_DELTA) and self._num_parts[name] > 1:
-            return _rows_by_key_head(self._config)
+            return rows_by_key_head(self._config)
         module = name.split(".")[-2]
         if self._architecture not in PAIRED or module not in self._num_heads:
             return None
@@ -270,7 +265,7 @@ class Placement:
 
     def column_order(self, name: str) -> Int64Array | None:
         """The same of its columns."""
-        return _value_columns(self._config, name) if self._architecture in _DELTA else None
+        return value_columns(self._config, name) if self._architecture in _DELTA else None
 
     def expert_order(self, name: str) -> Int64Array | None:
         """The same of each expert's rows."""
@@ -314,44 +309,3 @@ def _is_slope(name: str) -> bool:
 def _below(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Of matrices (A, J, K) below each other."""
     return (shape[0] * shape[1], shape[2]) if len(shape) == 3 else shape
-
-
-def _rows_by_key_head(config: Any) -> Int64Array:
-    """Which row of a file's queries, keys, values and gates, below each other, each row of Qwen3-Next's matrix is."""
-    num_keys, group = config.linear_num_key_heads, config.linear_num_value_heads // config.linear_num_key_heads
-    sizes = [config.linear_key_head_dim] * 2 + [group * config.linear_value_head_dim] * 2
-    parts, start = [], 0
-    for size in sizes:
-        parts.append(start + np.arange(num_keys * size).reshape(num_keys, size))
-        start += num_keys * size
-    return np.concatenate(parts, axis=1).reshape(-1)
-
-
-def _value_rows(config: Any, name: str) -> Int64Array | None:
-    """Which of its rows in the file each row of a parameter is; None where they are in order."""
-    if not _is_reordered(config, name):
-        return None
-    own = name.split(".linear_attn.")[1]
-    if own in _OF_HEADS:
-        return _order(config, 1)
-    values = _order(config, config.linear_value_head_dim)
-    if own in _OF_VALUES:
-        return values
-    num_before = 2 * config.linear_num_key_heads * config.linear_key_head_dim
-    return np.concatenate((np.arange(num_before), num_before + values)) if own in _BEHIND_KEYS else None
-
-
-def _value_columns(config: Any, name: str) -> Int64Array | None:
-    """The same of a parameter's columns."""
-    is_reading = _is_reordered(config, name) and name.endswith(f".linear_attn.{_READING}")
-    return _order(config, config.linear_value_head_dim) if is_reading else None
-
-
-def _is_reordered(config: Any, name: str) -> bool:
-    return ".linear_attn." in name and config.linear_num_value_heads != config.linear_num_key_heads
-
-
-def _order(config: Any, size: int) -> Int64Array:
-    """By heads of so many values each."""
-    heads = np.arange(config.linear_num_value_heads).reshape(-1, config.linear_num_key_heads).T.reshape(-1, 1)
-    return (heads * size + np.arange(size)).reshape(-1)
