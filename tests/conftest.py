@@ -50,7 +50,7 @@ for _variable in ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):  # the ca
 atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
 
 _IS_SAMPLED = "READER_EDGE_TESTS_ARE_SAMPLED"  # for workers: a run that names no tests tries some combinations
-_MANY = 3  # combinations of a test's parameters: of so many every third is tried
+_MANY, _STEP = 3, 5  # of so many combinations of a test's parameters every fifth is tried
 
 # readline, which pytest loads, gives the processes that are started a width, to which their tables would keep.
 os.environ["COLUMNS"] = ""
@@ -156,7 +156,7 @@ def _rank(item: pytest.Item) -> int:
 
 
 def _sample(items: list[pytest.Item]) -> set[pytest.Item]:
-    """All but those that are long, and of many combinations every third; of families LEFT_TO_CI their trees alone."""
+    """All but those that are long, and of many combinations every fifth; of families LEFT_TO_CI their trees alone."""
     by_test: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         if item.get_closest_marker("long") is None and not _is_left_to_ci(item):
@@ -173,12 +173,12 @@ def _is_left_to_ci(item: pytest.Item) -> bool:
 
 
 def _diagonal(items: list[pytest.Item]) -> Iterator[pytest.Item]:
-    """Every third combination of a test's parameters, on a diagonal: each value is met where there are two or more."""
+    """Every fifth combination of a test's parameters, on a diagonal: of two that have five values, each is met."""
     ranks: defaultdict[int, dict[str, int]] = defaultdict(dict)  # parameter -> value -> its rank
     for item in items:
         assert isinstance(item, pytest.Function)
         places = enumerate(item.callspec._idlist)
-        if sum(ranks[place].setdefault(value, len(ranks[place])) for place, value in places) % 3 == 0:
+        if sum(ranks[place].setdefault(value, len(ranks[place])) for place, value in places) % _STEP == 0:
             yield item
 
 

@@ -105,6 +105,7 @@ def test_rows_that_are_spread_for_rounding_are_the_same_products(
     assert np.abs(logits - source.expected).max() < 8 * ARCHITECTURES[model_type].limit
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("precision", "kv"), [("int8", "int8"), ("int8-a16", "fp32")])
 @pytest.mark.parametrize("model_type", TINY_MODELS)
 def test_int8_operators_compute_the_same_with_native_kernels_and_without(

@@ -98,6 +98,7 @@ def _compare(found: torch.Tensor, wanted: torch.Tensor) -> None:
     torch.testing.assert_close(found, wanted, atol=1e-5 * float(wanted.abs().max()), rtol=0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("precision", "kv"), [("fp32", "fp32"), ("fp32", "fp16"), ("int8", "int8"), ("int8", "fp32"), ("int4", "int8")]
 )
