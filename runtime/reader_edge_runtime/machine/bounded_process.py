@@ -25,7 +25,7 @@ class BoundedProcess:
 
     def __init__(self, reader: Stream, writer: Stream, process: "subprocess.Popen[bytes] | None" = None) -> None:
         self.channel = Channel(reader, writer)
-        self.close = weakref.finalize(self, _close, reader, writer, process)
+        self.close = weakref.finalize(self, _close, process, reader, writer)
 
 
 class BoundedProgram:
@@ -73,7 +73,7 @@ class _Forker:
             self._socket.close()
             raise
         stream = self._socket.makefile("rwb")
-        weakref.finalize(self, _close, stream, self._socket, self.process)
+        weakref.finalize(self, _close, self.process, stream, self._socket)
         channel = Channel(stream, stream)
         for message in messages:
             channel.send(message)
@@ -139,11 +139,11 @@ def _popen(module: str, stdin: int) -> "subprocess.Popen[bytes]":
     )
 
 
-def _close(*ends: "Stream | socket.socket | subprocess.Popen[bytes] | None") -> None:
+def _close(process: "subprocess.Popen[bytes] | None", *ends: "Stream | socket.socket") -> None:
     for end in ends:
         with contextlib.suppress(OSError):
-            if isinstance(end, subprocess.Popen):
-                end.kill()
-                end.wait()
-            elif end is not None:
-                end.close()
+            end.close()
+    if process is not None:
+        with contextlib.suppress(OSError):
+            process.kill()
+            process.wait()
