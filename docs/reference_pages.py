@@ -103,7 +103,7 @@ def command_line_page() -> str:
     lines = ["# Command line", "", "What `reader-edge COMMAND --help` prints, for every command.", ""]
     for names, command in commands(main, ("reader-edge",)):
         context = click.Context(command, info_name=" ".join(names), terminal_width=100, max_content_width=100)
-        context.help_option_names = ["-h", "--help"]
+        context.help_option_names = main.context_settings["help_option_names"]
         title = "reader-edge" if len(names) == 1 else " ".join(names[1:])
         lines += [f"## {title}", "", "```text", command.get_help(context), "```", ""]
     return "\n".join(lines)

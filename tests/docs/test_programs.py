@@ -129,11 +129,16 @@ def test_a_command_line_is_understood(line: str) -> None:
     assert_understood(shlex.split(line, comments=True))
 
 
+def _context(command: click.Command) -> click.Context:
+    """As `main` gives it: click keeps the names of a command's help option from the first context that it sees."""
+    return click.Context(command, **main.context_settings)
+
+
 def assert_understood(words: list[str]) -> None:
     """Parse the words as click does, but ask nothing of their values: files need not be there."""
     command: click.Command = main
     while True:
-        context = click.Context(command)
+        context = _context(command)
         values, rest, _ = command.make_parser(context).parse_args(list(words))
         if not isinstance(command, click.Group) or not rest:
             break
@@ -157,7 +162,7 @@ HELPS = [
 
 @pytest.mark.parametrize("command", HELPS)
 def test_help_begins_with_a_sentence_and_ends_with_examples(command: click.Command) -> None:
-    first, *rest = command.get_help(click.Context(command)).partition("Usage:")[2].splitlines()[2:]
+    first, *rest = command.get_help(_context(command)).partition("Usage:")[2].splitlines()[2:]
     assert len(first) - len(first.lstrip()) == 2
     assert len((command.help or "").partition("\n\n")[0]) <= 130
     examples = [line.split("reader-edge ", 1)[1] for line in rest[-4:] if line.strip().startswith("reader-edge ")]
