@@ -74,6 +74,7 @@ MORE_FAMILIES = {
     "apertus": Family(True, ("<|tools_prefix|>", "<|tools_suffix|>"), (), "<|tools_prefix|>"),
     "phi": Family(True, ("<|tool_call|>", "<|/tool_call|>"), (), "<|tool_call|> <|/tool_call|>"),
     "lfm2": Family(True, ("<|tool_call_start|>", "<|tool_call_end|>"), (), "<|tool_call_start|>"),
+    "minicpm": Family(True, ("<|im_end|>",), ("<function", "<param"), '<function name="f"><param name="k">'),
     "nemotron": Family(True, ("<s>",), (), "<TOOLCALL>"),
 }
 

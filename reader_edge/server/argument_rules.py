@@ -17,6 +17,7 @@ _SPACES = {"item_separator": ", ", "key_separator": ": "}  # as models have seen
 _OF_TEXTS = " of texts without quotes"
 _CHOICES = {"allOf", "anyOf", "oneOf"}  # which are in the kinds
 _MAX_COMPARED = 64
+_NO_CDATA = r"\s*([^<\s](?s:.*)|<([^!](?s:.*))?)?"  # which would have another end
 _NAME = re.compile(r'[^"<>\n]+')
 _NOT_TEXTS = ["null", "boolean", "number", "array", "object"]
 _OF_ROOT = frozenset({"type", "properties", "required", "additionalProperties", "unevaluatedProperties"})
@@ -53,7 +54,7 @@ def argument_rules(rule: str, function: Json, syntax: CallSyntax, left_out: dict
     properties = {key: value for key, value in _properties(objects).items() if _is_written(key, value)}
     needed = set.intersection(*map(_required, objects)) if objects else set()
     _note(_unenforced_of_root(schema, objects, needed - properties.keys()), is_strict, left_out)
-    before, between, behind = syntax.parameter
+    before, between, _ = syntax.parameter
     roots, names = roots_of(schema), list[str]()
     known: dict[int, list[Kind]] = {}  # kinds by their schemas, which many arguments may refer to
     for number, (key, value) in enumerate(properties.items()):
@@ -64,7 +65,7 @@ def argument_rules(rule: str, function: Json, syntax: CallSyntax, left_out: dict
         name = f"{rule}p{number}"
         names.append(name if key in needed else f"{name}?")
         yield f"{name}: {spelled(before + key + between, syntax)} {name}v"
-        yield from _value(f"{name}v", value, known[id(requested)], schema, behind, is_strict)
+        yield from _value(f"{name}v", value, known[id(requested)], schema, syntax, is_strict)
     yield f"{rule}: {' '.join(names) or json.dumps('')}"
 
 
@@ -162,10 +163,18 @@ def _texts_of(kind: Kind) -> list[str]:
     return [value for value in listed(kind) or () if isinstance(value, str)] if is_one else []
 
 
-def _value(rule: str, schema: object, kinds: Sequence[Kind], root: Json, behind: str, is_strict: bool) -> Iterator[str]:
+def _value(
+    rule: str, schema: object, kinds: Sequence[Kind], root: Json, syntax: CallSyntax, is_strict: bool
+) -> Iterator[str]:
     """A value that is written as it is where it is a text, as JSON otherwise, with what stands behind it."""
+    behind = syntax.parameter[2]
     if any(map(is_text, kinds)):  # whatever else it may be is written as some text
-        yield f"{rule}[suffix={json.dumps(behind)}]: /(?s:.*)/"
+        if syntax.has_cdata:
+            yield f"{rule}: {rule}t | {rule}c"
+            yield f"{rule}t[suffix={json.dumps(behind)}]: /{_NO_CDATA}/"
+            yield f"{rule}c[suffix={json.dumps(']]>' + behind)}]: /<!\\[CDATA\\[(?s:.*)/"
+        else:
+            yield f"{rule}[suffix={json.dumps(behind)}]: /(?s:.*)/"
         return
     described = schema if isinstance(schema, dict) else {}
     texts = list(dict.fromkeys(text for kind in kinds for text in _texts_of(kind)))

@@ -75,8 +75,9 @@ _KNOWN_TAGS: tuple[tuple[str, ThinkingTags], ...] = (
         "[BEGIN FINAL RESPONSE]",  # Apriel
         ThinkingTags("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]", ("[END FINAL RESPONSE]",)),
     ),
-    # Granite 3.3, and all the others: Qwen3, DeepSeek, SmolLM3, GLM, Phi 4, OLMo 3, Nemotron, MiniMax ...
+    # Granite 3.3, ERNIE 4.5, Hunyuan, and all the others: Qwen3, DeepSeek, SmolLM3, GLM, Phi 4, Nemotron, MiniMax ...
     ("<response>", ThinkingTags("<think>", "</think>", ("<response>", "</response>"))),
+    ("<answer>", ThinkingTags("<think>", "</think>", ("<answer>", "</answer>"))),
     ("</think>", ThinkingTags("<think>", "</think>")),
     ("<think>", ThinkingTags("<think>", "</think>")),
 )
@@ -127,11 +128,13 @@ class ThinkingReader:
         """Text up to the next mark, which is taken away; whether there is none as yet."""
         if self._may_begin:
             start = self._buffer.lstrip()
-            if start.startswith(self._tags.begin):
-                self._buffer = start.removeprefix(self._tags.begin)
-                self._may_begin, self._is_inside, self._has_thought = False, True, True
+            begins = (self._tags.begin, *self._tags.dropped)  # of what the prompt keeps from thinking, the latter
+            begun = next((mark for mark in begins if start.startswith(mark)), None)
+            if begun is not None:
+                self._buffer = start.removeprefix(begun)
+                self._may_begin, self._is_inside, self._has_thought = False, begun == self._tags.begin, True
                 return "", False
-            if self._tags.begin.startswith(start) and not is_last:
+            if not is_last and any(mark.startswith(start) for mark in begins):
                 return "", True
             self._may_begin = bool(not start)
         marks = self._marks()

@@ -29,14 +29,17 @@ _ESCAPE = re.compile(r"\\u[\da-fA-F]{4}")
 _NAMED = re.compile(  # what stands before names is DeepSeek's, Kimi's and gpt-oss's
     r"(?:[^{]{0,60}?(?:tool.sep.>|functions\.))?(?P<name>[\w.-]+?)(?::\d+)?(?=[^\w.-])[^{]{0,100}?(?=\{)", re.DOTALL
 )
-_FUNCTION = re.compile(r'\s*<(?:function=|(?:atem:)?invoke name=)"?(?P<name>[^">\n]+)"?>\s*')
-_PARAMETER = re.compile(r'<(?:atem:)?parameter(?:=| name=)"?(?P<key>[^">\n]+)"?>')
-_FUNCTION_END = r"</(?:function|(?:atem:)?invoke)>\s*(?:\Z|(?=<function=|<(?:atem:)?invoke name=))"
+_FUNCTION_BEGIN = "<(?:function=|function name=|(?:atem:)?invoke name=)"
+_PARAMETER_BEGIN = "<(?:atem:)?param(?:eter)?(?:=| name=)"
+_FUNCTION = re.compile(rf'\s*{_FUNCTION_BEGIN}"?(?P<name>[^">\n]+)"?>\s*')
+_PARAMETER = re.compile(rf'{_PARAMETER_BEGIN}"?(?P<key>[^">\n]+)"?>')
+_FUNCTION_END = rf"</(?:function|(?:atem:)?invoke)>\s*(?:\Z|(?={_FUNCTION_BEGIN}))"
 _END_OF_FUNCTION = re.compile(_FUNCTION_END)
 # Such a tag within a text ends nothing: another parameter or the function's end stands behind one that does.
-_PARAMETER_END = re.compile(rf"</(?:atem:)?parameter>(?=\s*(?:<(?:atem:)?parameter(?:=| name=)|{_FUNCTION_END}))\s*")
+_PARAMETER_END = re.compile(rf"</(?:atem:)?param(?:eter)?>(?=\s*(?:{_PARAMETER_BEGIN}|{_FUNCTION_END}))\s*")
 # Without it a parameter ends with the last function, as vLLM reads it, and not in a later call.
 _ANY_END = re.compile(rf"{_PARAMETER_END.pattern}|(?=</(?:function|(?:atem:)?invoke)>\s*\Z)")
+_CDATA, _CDATA_END = re.compile(r"\s*<!\[CDATA\["), re.compile(rf"\]\]>\s*{_PARAMETER_END.pattern}")
 _OWN_LINES = re.compile(
     r"\n.*\n", re.DOTALL
 )  # on which models set values that their templates do not, as Seed-OSS does
@@ -128,9 +131,12 @@ def _xml(body: str, syntax: CallSyntax, schemas: Schemas) -> Calls:
     while (function := reader.take(_FUNCTION)) is not None:
         schema, arguments = schemas[function["name"]], Arguments()
         while (parameter := reader.take(_PARAMETER)) is not None:
-            value = _up_to(_PARAMETER_END if is_begun else _ANY_END, reader)
-            if syntax.parameter[1].endswith("\n") or _OWN_LINES.fullmatch(value):
-                value = value.removeprefix("\n").removesuffix("\n")
+            if syntax.has_cdata and reader.take(_CDATA) is not None:
+                value = _up_to(_CDATA_END, reader)
+            else:
+                value = _up_to(_PARAMETER_END if is_begun else _ANY_END, reader)
+                if syntax.parameter[1].endswith("\n") or _OWN_LINES.fullmatch(value):
+                    value = value.removeprefix("\n").removesuffix("\n")
             arguments[parameter["key"]] = _typed(value, parameter["key"], schema)
         if reader.take(_END_OF_FUNCTION) is None:
             return []

@@ -28,6 +28,7 @@ class CallSyntax:
     all of them; joint: between two, None where an answer has but one. name, arguments: keys of an object.
     others: texts that begin a call where it is read, each with what ends it, if these are not the texts above.
     parameter: before an argument's key, between key and value, and behind the value, where the notation is XML or KEYS.
+    has_cdata: whether <![CDATA[ and ]]> stand around arguments that hold tags or lines, where the notation is XML.
     quote: in which texts stand as they are, without escapes, where the notation is PYTHON; "" for Python's own.
     recipient: around a tool's name before its call, where each message of an answer says whom it is for.
     special_tokens: those of the vocabulary, with their ids.
@@ -44,6 +45,7 @@ class CallSyntax:
     joint: str | None = "\n"
     others: tuple[tuple[str, str], ...] = ()
     parameter: tuple[str, str, str] = ("<parameter=", ">\n", "\n</parameter>\n")
+    has_cdata: bool = False
     quote: str = ""
     recipient: tuple[str, str] | None = None
     special_tokens: tuple[tuple[str, int], ...] = ()
@@ -210,7 +212,19 @@ _SYNTAXES: tuple[tuple[tuple[str, ...], CallSyntax], ...] = (
             recipient=(" to=", "<|message|><atem:function_calls>"),
         ),
     ),
-    (("<function=", "<parameter="), _XML),  # Qwen3-Coder, Qwen3.5
+    (
+        ("<function name=", "<param name="),  # MiniCPM5
+        replace(
+            _XML,
+            begin='<function name="',
+            end="</function>",
+            between='">',
+            others=(),
+            parameter=('<param name="', '">', "</param>"),
+            has_cdata=True,
+        ),
+    ),
+    (("<function=", "<parameter="), _XML),  # Qwen3-Coder, Qwen3-Coder-Next, Qwen3.5, Nemotron 3
     (
         ("<arg_key>",),  # GLM
         CallSyntax(
@@ -231,10 +245,22 @@ _SYNTAXES: tuple[tuple[tuple[str, ...], CallSyntax], ...] = (
     (("<|tool_call|>", "<|/tool_call|>"), _PHI),  # Phi-4-mini
     (("<|tool_call|>",), replace(_PHI, closing="]", others=(("<|tool_call|>", ""),))),  # Granite 3
     (
+        ("<tool_calls>", "<tool_call>", "```json"),  # Hunyuan, dense
+        CallSyntax(
+            "<tool_call>",
+            "\n```</tool_call>",
+            notation=Notation.NAMED,
+            between="\n```json\n",
+            opening="<tool_calls>",
+            closing="</tool_calls>",
+            others=(("<tool_call>", "</tool_call>"), ("<tool_calls>", "</tool_call>")),
+        ),
+    ),
+    (
         ("<tool_calls>[",),
         CallSyntax("", "", opening="<tool_calls>[", closing="]</tool_calls>", joint=", "),
     ),  # Jamba, Apriel
-    (("<tool_call>",), CallSyntax()),  # Hermes, Qwen, SmolLM3, Granite 4 ...
+    (("<tool_call>",), CallSyntax()),  # Hermes, Qwen, Falcon-H1, ERNIE 4.5, SmolLM3, Granite 4 ...
     (("<TOOLCALL>",), CallSyntax("", "", opening="<TOOLCALL>[", closing="]</TOOLCALL>", joint=", ")),  # Nemotron
     (("<tool_calls>",), CallSyntax("", "", opening="<tool_calls>\n", closing="\n</tool_calls>")),  # MiniMax M1
     (("<|function_call|>",), CallSyntax("<|function_call|>", "", joint=None)),  # GigaChat

@@ -177,6 +177,21 @@ FORMS: dict[str, tuple[str, str, str, list[tuple[str, object]]]] = {
         "",
         [("weather", PLAIN)],
     ),
+    "hunyuan": (
+        "<tool_calls> <tool_call>name\n```json\n{}\n```</tool_call>",
+        f"Well.<tool_calls><tool_call>weather\n```json\n{W}\n```</tool_call>\n<tool_call>time.now\n```json\n{{}}\n"
+        "```</tool_call></tool_calls>",
+        "Well.",
+        [("weather", WEATHER), ("time.now", {})],
+    ),
+    "minicpm 5": (
+        '<function name="name"><param name="key">value</param></function>',
+        'Well.\n<function name="weather"><param name="city"><![CDATA[Ulm <b>\n"x"]]></param><param name="days">2'
+        "</param><param name=\"more\">{'a': [1, None, True, -2.5]}</param>"
+        '<param name="is_now">False</param></function>\n<function name="time.now"></function>',
+        "Well.\n",
+        [("weather", WEATHER), ("time.now", {})],
+    ),
     "apertus": (
         "<|tools_prefix|>",
         f'Well.<|tools_prefix|>[{{"weather": {W}}}, {{"time.now": {{}}}}]<|tools_suffix|>',

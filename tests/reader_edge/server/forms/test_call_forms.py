@@ -92,6 +92,7 @@ TAGS = {
     "apriel-1.5": "<tool_calls>[",
     "gigachat-3.1": "<|function_call|>",
     "glm-4.6": "<tool_call>",
+    "glm-4.7-flash": "<tool_call>",
     "gpt-oss": "<|channel|>commentary to=functions.",
     "granite-3.3": "<|tool_call|>[",
     "granite-4.0": "<tool_call>",
@@ -126,27 +127,102 @@ def test_templates_of_lfm2_that_leave_calls_to_the_content_are_known_by_how_they
     assert CallSyntax.of_template(source).tag == "<|tool_call_start|>"
 
 
-@pytest.mark.parametrize("size", [1, 4, 1000])
-@pytest.mark.parametrize(
-    "call",
-    [
-        "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>",
-        " to=functions.weather<|channel|>commentary json<|message|>",
-    ],
+XML_CALL = (
+    "<tool_call>\n<function=weather>\n<parameter=city>\nUlm\n</parameter>\n<parameter=days>\n2\n</parameter>\n"
+    "<parameter=is_now>\nTrue\n</parameter>\n</function>\n</tool_call>"
 )
-def test_thinking_before_a_call_is_split_off_first(call: str, size: int) -> None:
-    thinking = ThinkingTags.of_template("<|channel|>analysis")
+HERMES_CALL = f'<tool_call>\n{{"arguments": {P}, "name": "weather"}}\n</tool_call>'
+CHANNELS = "<|channel|>analysis to=functions."
+# What a family's template writes, whether its prompt begins the thought, and an answer that thinks "Hm.", then calls.
+THINKING_CALLS: dict[str, tuple[str, bool, str]] = {
+    "gpt-oss": (
+        CHANNELS,
+        False,
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
+        f"<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{P}<|call|>",
+    ),
+    "gpt-oss, the recipient first": (
+        CHANNELS,
+        False,
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
+        f" to=functions.weather<|channel|>commentary json<|message|>{P}<|call|>",
+    ),
+    "Nemotron 3": (
+        "<tool_call>\n<function=name>\n<parameter=key>\nvalue <think></think>",
+        True,
+        f"Hm.\n</think>\n{XML_CALL}\n",
+    ),
+    "Nemotron Nano 2": (
+        "<TOOLCALL>[]</TOOLCALL> <think></think>",
+        True,
+        f'Hm.\n</think>\n\n<TOOLCALL>[{{"name": "weather", "arguments": {P}}}]</TOOLCALL>',
+    ),
+    "Qwen3-Next-Thinking": ("<tool_call>{}</tool_call> </think>", True, f"Hm.\n</think>\n\n{HERMES_CALL}"),
+    "ERNIE 4.5 Thinking": ("<tool_call> <response>", True, f"Hm.\n</think>\n\n\n{HERMES_CALL}\n"),
+    "GLM-4.7-Flash": (
+        "<tool_call>name<arg_key> <think>",
+        True,
+        "Hm.</think><tool_call>weather<arg_key>city</arg_key><arg_value>Ulm</arg_value><arg_key>days</arg_key>"
+        "<arg_value>2</arg_value><arg_key>is_now</arg_key><arg_value>true</arg_value></tool_call>",
+    ),
+    "Hunyuan": (
+        "<tool_calls> <tool_call>name\n```json\n{}\n```</tool_call> <answer> <think>",
+        False,
+        f"<think>\nHm.\n</think>\n<answer>\n<tool_calls><tool_call>weather\n```json\n{P}\n```</tool_call>"
+        "</tool_calls>\n</answer>",
+    ),
+    "MiniCPM5": (
+        '<function name="f"><param name="k">v</param></function> <think>',
+        True,
+        'Hm.\n</think>\n\n<function name="weather"><param name="city">Ulm</param><param name="days">2</param>'
+        '<param name="is_now">True</param></function>',
+    ),
+    "Apertus": (
+        "<|tools_prefix|> <|inner_prefix|>",
+        False,
+        f'<|inner_prefix|>Hm.<|inner_suffix|><|tools_prefix|>[{{"weather": {P}}}]<|tools_suffix|>',
+    ),
+    "Muse Glimmer": (
+        "<atem:function_calls>",
+        False,
+        " to=self<|message|>Hm.<|eom|><|start|>assistant to=weather<|message|><atem:function_calls>\n"
+        '<atem:invoke name="weather">\n<atem:parameter name="city">Ulm</atem:parameter>\n<atem:parameter '
+        'name="days">2</atem:parameter>\n<atem:parameter name="is_now">true</atem:parameter>\n</atem:invoke>\n'
+        "</atem:function_calls>",
+    ),
+}
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+@pytest.mark.parametrize("name", THINKING_CALLS)
+def test_thinking_before_a_call_is_split_off_first(name: str, size: int) -> None:
+    source, is_open, text = THINKING_CALLS[name]
+    thinking = ThinkingTags.of_template(source)
     assert thinking is not None
-    reader, calls = ThinkingReader(thinking, is_open=False), ToolCallParser(USE, form_of("gpt-oss"))
-    text = f"<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant{call}{P}<|call|>"
+    reader, calls = (
+        ThinkingReader(thinking, is_open),
+        ToolCallParser(USE, CallSyntax.of_template("{{ tools }}" + source)),
+    )
     reasoning, output = "", list[AnswerDelta]()
     for place in range(0, len(text) + size, size):
         thought, rest = reader.push(text[place : place + size], is_last=place >= len(text))
         reasoning += thought
         output += calls.push(rest, is_last=place >= len(text))
     assert reasoning == "Hm."
-    assert "".join(each.text for each in output if each.call < 0) == ""
+    assert "".join(each.text for each in output if each.call < 0).strip() == ""
     assert [json.loads("".join(each.text for each in output if each.call == 0))] == [PLAIN]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "<tools></tools> <tool_call>\n{'arguments': <args-dict>, 'name': <function-name>}\n</tool_call>",  # Falcon-H1
+        '<tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>',  # Qwen3-Next-Instruct
+    ],
+)
+def test_families_without_thoughts_call_as_hermes_does(source: str) -> None:
+    assert ThinkingTags.of_template(source) is None
+    assert read(HERMES_CALL, 7, CallSyntax.of_template("{{ tools }}" + source)) == ("", [("weather", PLAIN)])
 
 
 HELD = [name for name in FORMS if form_of(name).notation not in (Notation.PYTHON, Notation.BRACES)]

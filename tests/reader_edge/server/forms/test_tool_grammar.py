@@ -101,12 +101,10 @@ def call_text(model: Engine, name: str, arguments: dict[str, Any]) -> str:
             return json.dumps({name: arguments}, ensure_ascii=False)
         case "named":
             return name + form.between + json.dumps(arguments, ensure_ascii=False)
-        case "xml":
-            texts = [f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in arguments.items()]
-            return f"{name}>\n{''.join(texts)}"
         case _:
-            pairs = arguments.items()
-            return name + "".join(f"\n<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>" for key, value in pairs)
+            before, between, behind = form.parameter
+            texts = [f"{before}{key}{between}{value}{behind}" for key, value in arguments.items()]
+            return name + form.between + "".join(texts)
 
 
 @pytest.mark.parametrize("name", [name for name in HELD if name != "gpt-oss"])
@@ -143,7 +141,7 @@ def test_special_tokens_of_thinking_stay_free_beside_strict_calls(engine: Engine
 
 
 def test_texts_without_quotes_are_free_where_the_schema_has_no_rule(engine: Engine) -> None:
-    for name in ("qwen-coder", "glm"):
+    for name in ("qwen-coder", "glm", "minicpm"):
         model = family_engine(engine, name)
         form = model.tokenizer.call_syntax
         properties: dict[str, Any] = {"text": {"type": "string"}, "more": {"type": "integer"}}
@@ -162,6 +160,18 @@ def test_texts_without_quotes_are_free_where_the_schema_has_no_rule(engine: Engi
         lenient = tool_grammar(use, form, None)
         assert lenient is not None
         assert lenient.left_out == ("'maxLength' of texts without quotes",)
+
+
+def test_a_text_in_cdata_is_held_up_to_its_own_end(engine: Engine) -> None:
+    model = family_engine(engine, "minicpm")
+    function = {"name": "say", "parameters": {"type": "object", "properties": {"text": {"type": "string"}}}}
+    use = ToolUse(({"type": "function", "function": function},), ("say",), is_required=True)
+    grammar = tool_grammar(use, model.tokenizer.call_syntax, None)
+    text = '</param><param name="text">x</param></function>\n'
+    call = f'<function name="say"><param name="text"><![CDATA[{text}]]></param></function>'
+    assert accepts(model, grammar, call)
+    assert read(model, use, call) == ("", [("say", {"text": text})])
+    assert not accepts(model, grammar, call.replace("]]>", ""))
 
 
 @pytest.mark.parametrize(

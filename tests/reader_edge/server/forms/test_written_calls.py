@@ -43,6 +43,11 @@ PARTS = {
     "minimax m2": _EACH + "<minimax:tool_call>\n" + _CALLS + '<invoke name="{{ f.name }}">\n{% for k, v in '
     'f.arguments.items() %}<parameter name="{{ k }}">{{ v if v is string else v | tojson }}</parameter>\n{% endfor %}'
     "</invoke>\n{% endfor %}</minimax:tool_call>{% endfor %}{# tools #}",
+    "minicpm 5": _EACH + _CALLS + '<function name="{{ f.name }}">{% for k, v in f.arguments.items() %}<param '
+    "name=\"{{ k }}\">{% if v is string and ('<' in v or '\n' in v) %}<![CDATA[{{ v }}]]>{% else %}{{ v }}{% endif %}"
+    "</param>{% endfor %}</function>{% endfor %}{% endfor %}{# tools #}",
+    "hunyuan": _EACH + "<tool_calls>" + _CALLS + "<tool_call>{{ f.name }}\n```json\n{{ f.arguments | tojson }}\n"
+    "```</tool_call>{{ '' if loop.last else '\\n' }}{% endfor %}</tool_calls>{% endfor %}{# tools #}",
 }
 _LEAVES_CALLS_OUT = {"granite-3.3"}
 NAMES = sorted({path.stem for path in TEMPLATES.glob("*.jinja")} - _LEAVES_CALLS_OUT) + list(PARTS)
@@ -70,7 +75,7 @@ TAGS = re.findall(
     r"\S+",
     "<tool_call> </tool_call> <function=x> </function> <parameter=x> </parameter> <arg_key> </arg_value> <tool_call|> "
     "[ARGS] </function_calls> <|tool_call_end|> <|tool_call_start|> [TOOL_CALLS] </tool_calls> <|call|> <escape> "
-    "<|tools_suffix|> </seed:tool_call> </minimax:tool_call>",
+    "<|tools_suffix|> </seed:tool_call> </minimax:tool_call> </param> <![CDATA[ ]]>",
 )
 PIECES = [
     *LINES,
@@ -101,7 +106,7 @@ CALLS = st.lists(st.tuples(st.sampled_from(USE.names), ARGUMENTS), min_size=1, m
 
 # What a text cannot hold where it is written as it is: its own end, with what stands behind one.
 _AMBIGUOUS = {
-    Notation.XML: r"</parameter>\s*(<parameter=|</function>|\Z)|</function>\s*(</|\Z)",
+    Notation.XML: r"</param(eter)?>\s*(<parameter=|</function>|\Z)|</function>\s*(</|\Z)|\]\]>\s*</param>",
     Notation.KEYS: r"</arg_value>\s*(<arg_key>|</tool_call>|\Z)",
     Notation.PYTHON: r"'\s*,\s*[\w.-]+\s*=|'[\s,]*\)[\s,]*\]",
     Notation.BRACES: r"<escape>",
