@@ -19,20 +19,22 @@ from reader_edge_runtime.untrusted.user_input import as_text
 
 TOO_MUCH = "it takes more time or memory than a template may"
 
+# One for all templates, each of which has sessions of its own: it has read none, and takes a tenth of a second to start.
+_PROGRAM = BoundedProgram("reader_edge_runtime.text.template.template_worker")
+
 
 class TemplateProcess:
     """Started with the first request, and again after one that it did not survive. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._program = BoundedProgram("reader_edge_runtime.text.template.template_worker")
         self._process: BoundedProcess | None = None
 
     def ask(self, request: str) -> dict[str, str]:
         """A "text", or a "refusal" or an "error" in words. request: JSON, as the worker reads it."""
         with self._lock:
             try:
-                process = self._process = self._process or self._program.start()
+                process = self._process = self._process or _PROGRAM.start()
             except (OSError, EOFError) as error:  # no memory for one, or no Python in a program that it is a part of
                 reason = getattr(error, "strerror", None) or "it ends at once"
                 return {"error": f"no process to render it can be started ({reason})"}

@@ -1,5 +1,6 @@
 """Chat templates: models' own render exactly, hostile ones are one sentence in bounded time and memory."""
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -10,7 +11,9 @@ import numpy as np
 import pytest
 
 from reader_edge_runtime.errors import ChatTemplateError, PromptError, TokenizerError
+from reader_edge_runtime.machine.bounded_process import BoundedProgram
 from reader_edge_runtime.text.conversation import Conversation, Message
+from reader_edge_runtime.text.template import chat_template
 from reader_edge_runtime.text.template.chat_template import ChatTemplate
 
 MESSAGES = [
@@ -129,17 +132,31 @@ def test_messages_may_be_mappings_of_any_kind() -> None:
     assert ChatTemplate(source, {}).render(Conversation([message])) == "Hi!"
 
 
-def test_one_renderer_serves_all_conversations_of_a_template_and_ends_with_it() -> None:
-    template = ChatTemplate(CHATML, {})
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch) -> BoundedProgram:
+    """What starts renderers, in place of the one that all templates have: none is started yet."""
+    program = BoundedProgram("reader_edge_runtime.text.template.template_worker")
+    monkeypatch.setattr(chat_template, "_PROGRAM", program)
+    return program
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the system does not tell a process's children")
+def test_one_renderer_serves_all_conversations_of_a_template_and_ends_with_it(program: BoundedProgram) -> None:
+    template, other = ChatTemplate(CHATML, {}), ChatTemplate(CHATML, {})
     template.render(Conversation(MESSAGES))
-    process, forker = template._template._process._process, template._template._process._program._forker
+    assert program._forker is not None
+    pid = program._forker.process.pid
+    renderers = Path(f"/proc/{pid}/task/{pid}/children")
+    (renderer,) = renderers.read_text().split()
     template.render(Conversation(MESSAGES))
-    assert template._template._process._process is process
-    assert forker is not None
-    worker = forker.process
-    assert worker.poll() is None
-    del template, forker
-    assert worker.poll() is not None
+    assert renderers.read_text().split() == [renderer]
+    other.render(Conversation(MESSAGES))
+    assert len(renderers.read_text().split()) == 2
+    del template
+    end = time.monotonic() + 60
+    while renderer in renderers.read_text().split() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert len(renderers.read_text().split()) == 1
 
 
 @pytest.mark.parametrize("given", ["no", 1, None, np.array([1, 2])])
@@ -158,6 +175,7 @@ def test_a_file_that_is_no_template_is_refused(tmp_path: Path, content: bytes, w
         ChatTemplate.open(path, {})
 
 
+@pytest.mark.usefixtures("program")
 @pytest.mark.parametrize("python", ["", "/nowhere/python"])
 def test_without_a_python_no_template_is_rendered(monkeypatch: pytest.MonkeyPatch, python: str) -> None:
     monkeypatch.setattr("sys.executable", python)
