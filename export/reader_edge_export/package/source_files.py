@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -95,6 +96,7 @@ def export_key(source: Source, options: ExportOptions, calibration: TextSet, oth
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
+@cache
 def version_of(name: str) -> str:
     """Of an installed package; "unknown" where there is none."""
     try:
@@ -103,6 +105,7 @@ def version_of(name: str) -> str:
         return "unknown"
 
 
+@cache
 def _code() -> str:
     """SHA-256 over the exporter itself, which changes between versions where it is worked on."""
     digest = hashlib.sha256()

@@ -145,6 +145,8 @@ def level_signs(moments: Float32Array) -> Float32Array:
         for k in inputs:
             gains = np.einsum("nm,nm->n", sums, pairs[:, k]) > 2 * squares[:, k]
             flipped = np.flatnonzero(gains)  # blocks whose input k takes the other sign
+            if not len(flipped):
+                continue
             sums[flipped] -= 4 * pairs[flipped, k]
             pairs[flipped, k] *= -1
             pairs[flipped[:, None], inputs, inputs ^ k] *= -1
