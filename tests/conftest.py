@@ -50,7 +50,7 @@ for _variable in ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):  # the ca
 atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
 
 _IS_SAMPLED = "READER_EDGE_TESTS_ARE_SAMPLED"  # for workers: a run that names no tests tries some combinations
-_MANY, _STEP = 3, 5  # of so many combinations of a test's parameters every fifth is tried
+_STEP = 5  # of the combinations of a test's parameters every fifth is tried, the first at least
 
 # readline, which pytest loads, gives the processes that are started a width, to which their tables would keep.
 os.environ["COLUMNS"] = ""
@@ -156,20 +156,18 @@ def _rank(item: pytest.Item) -> int:
 
 
 def _sample(items: list[pytest.Item]) -> set[pytest.Item]:
-    """All but those that are long, and of many combinations every fifth; of families LEFT_TO_CI their trees alone."""
+    """All but those that are long or of families LEFT_TO_CI, and of a test's combinations every fifth."""
     by_test: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         if item.get_closest_marker("long") is None and not _is_left_to_ci(item):
             by_test[item.nodeid.partition("[")[0]].append(item)
-    kept = (_diagonal(each) if len(each) >= _MANY else each for each in by_test.values())
-    return set(chain.from_iterable(kept))
+    return set(chain.from_iterable(map(_diagonal, by_test.values())))
 
 
 def _is_left_to_ci(item: pytest.Item) -> bool:
     assert isinstance(item, pytest.Function)
     values = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    is_family = any(isinstance(value, str) and value in LEFT_TO_CI for value in values)
-    return is_family and item.originalname != "test_trees_of_a_batch_equal_paths_alone"
+    return any(isinstance(value, str) and value in LEFT_TO_CI for value in values)
 
 
 def _diagonal(items: list[pytest.Item]) -> Iterator[pytest.Item]:
@@ -177,7 +175,7 @@ def _diagonal(items: list[pytest.Item]) -> Iterator[pytest.Item]:
     ranks: defaultdict[int, dict[str, int]] = defaultdict(dict)  # parameter -> value -> its rank
     for item in items:
         assert isinstance(item, pytest.Function)
-        places = enumerate(item.callspec._idlist)
+        places = enumerate(item.callspec._idlist if hasattr(item, "callspec") else ())
         if sum(ranks[place].setdefault(value, len(ranks[place])) for place, value in places) % _STEP == 0:
             yield item
 

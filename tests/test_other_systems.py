@@ -143,6 +143,7 @@ if len(sys.argv) == 2:
 """
 
 
+@pytest.mark.long
 def test_workers_look_for_the_real_model_where_their_parent_did(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

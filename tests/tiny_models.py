@@ -297,7 +297,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # by a name: a model type w
     ),
 }
 TINY_MODELS = (*TINY_CONFIGS, *VARIANTS)  # names
-LEFT_TO_CI = frozenset(  # those whose parts other families have too: a sample of the tests tries their trees alone
+LEFT_TO_CI = frozenset(  # those whose parts other families have too: a sample of the tests leaves them out
     {"hunyuan_v1_dense", "ernie4_5", "glm4", "internlm3", "apertus", "ernie4_5_moe", "qwen3_next", "muse_glimmer_text"}
     | {"falcon_h1", "phimoe", "nemotron_h", "nemotron_h-experts", "starcoder2", "mixtral", "gemma3n_text"}
 )

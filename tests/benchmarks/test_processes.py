@@ -93,6 +93,7 @@ def test_a_process_that_has_ended_uses_nothing() -> None:
     assert memory_of([process.pid]).total == 0
 
 
+@pytest.mark.long
 @needs_process_tree
 def test_the_script_reports_each_stage_and_exits_as_the_command_does(tmp_path: Path) -> None:
     child = f"import time; {HOLD}; time.sleep(1)"  # long enough for many samples

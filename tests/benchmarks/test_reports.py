@@ -82,6 +82,7 @@ def test_a_ready_made_file_goes_to_llama_cpps_server_with_each_type_of_drafting(
     assert "llama.cpp q4_0" not in found
 
 
+@pytest.mark.long
 def test_passes_of_every_width_are_timed_behind_every_text(tmp_path: Path, demo_folder: Path) -> None:
     contender = demo_contender(tmp_path, demo_folder)
     missing = replace(contender, precision="int4")

@@ -136,6 +136,7 @@ def test_a_layer_of_an_int8_graph_has_few_nodes(model_type: str, traced: Callabl
         )  # of a tied embedding; heads are merged where attention writes them
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model_type", DEVICE_MODELS)
 def test_operators_of_device_packages_are_on_cuda(model_type: str, traced: Callable[[str], Traced]) -> None:
     """One that is new here may have: scripts/check_cuda_kernels asks the wheel, and writes the table again."""

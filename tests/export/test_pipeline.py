@@ -161,6 +161,7 @@ def test_scaled_rope_is_exported_up_to_the_context_limit(scaling: dict[str, obje
     assert ModelPackage.open(tmp_path / "out").manifest.checks["tree_logit_error"] < 5e-6
 
 
+@pytest.mark.long
 def test_phi3_longrope_is_exported_up_to_the_switch(tmp_path: Path) -> None:
     scaling = {"type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
     changes = {"rope_scaling": scaling, "original_max_position_embeddings": 64, "sliding_window": None}

@@ -61,6 +61,7 @@ def test_rows_have_the_bits_of_the_whole(
     assert_same_bits(exported(*options, is_checked=False), tmp_path / "out", 2)
 
 
+@pytest.mark.long
 def test_matrices_that_stay_as_they_are_have_their_bits_too(tmp_path: Path) -> None:
     changes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 3}
     model = build_source("llama", tmp_path / "source", **changes)
@@ -169,6 +170,7 @@ def exported_package(precision: str, folder: Path) -> Path:
     return folder / "package"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_stages", [2, 3])
 @pytest.mark.parametrize("precision", ["int8", "int4", "keep", "fp32"])
 def test_a_pipeline_is_lossless_and_answers_as_one_box(precision: str, num_stages: int, tmp_path: Path) -> None:

@@ -145,6 +145,7 @@ def test_unwritable_packages_are_refused_first(
         tune_package(package, None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_packages_for_devices_are_tuned_on_the_cpu(precision: str, tiny_model: TinyModel, tmp_path: Path) -> None:
     out = tmp_path / "out"

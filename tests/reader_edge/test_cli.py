@@ -194,6 +194,7 @@ def test_ctrl_c_stops_an_answer_on_its_way() -> None:
     assert stderr.lstrip("\n") == "Interrupted.\n"  # below the answer's line, if that was not ended
 
 
+@pytest.mark.long
 def test_a_closed_pipe_is_no_traceback() -> None:
     with _python("-m", "reader_edge", "run", "-p", "# tar", "-n", "2000", "--no-calibrate") as process:
         assert process.stdout is not None

@@ -231,6 +231,7 @@ while not engine.decoder.running:
 """
 
 
+@pytest.mark.long
 def test_a_process_ends_in_order_while_daemon_threads_decode(demo_folder: Path) -> None:
     command = [sys.executable, "-c", DECODING.format(package=str(demo_folder))]
     ended = [subprocess.run(command, capture_output=True, text=True, check=False) for _ in range(3)]

@@ -1,5 +1,7 @@
 """Packages with Gemma 4's assistants: passes read the rows that the target has of each text, and write none."""
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -26,23 +28,28 @@ from tests.export.speculators.assistant_folders import opened_assistant, write_a
 TEXTS = [[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7], [2, 7, 1, 8]]  # one beyond the window, and one within it
 
 
+Assisted = Callable[[str], Path]
+
+
 @pytest.fixture(scope="module")
-def assisted(tiny_model: TinyModel, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """By precision, packages with a random assistant, whose folder lies beside them; not to be changed."""
+def assisted(tiny_model: TinyModel, tmp_path_factory: pytest.TempPathFactory) -> Assisted:
+    """precision -> a package with a random assistant, whose folder lies beside it; not to be changed."""
     folder = tmp_path_factory.mktemp("assisted")
     write_assistant(folder / "assistant")
-    for precision in ("fp32", "int8"):
+
+    @cache
+    def export(precision: str) -> Path:
         options = ExportOptions(precision, check="none", speculator=folder / "assistant")
         export_model(tiny_model("gemma4_text"), folder / precision, options)
-    return {precision: folder / precision for precision in ("fp32", "int8")}
+        return folder / precision
+
+    return export
 
 
-def test_a_pass_over_the_targets_cache_says_what_the_module_does(
-    assisted: dict[str, Path], tiny_model: TinyModel
-) -> None:
+def test_a_pass_over_the_targets_cache_says_what_the_module_does(assisted: Assisted, tiny_model: TinyModel) -> None:
     """In each of two slots: behind states of the target, then a tree behind its own, all from one position."""
-    package, source = ModelPackage.open(assisted["fp32"]), find_source(tiny_model("gemma4_text"), None).open_model()
-    opened = opened_assistant(assisted["fp32"].parent / "assistant", tiny_model("gemma4_text"))
+    package, source = ModelPackage.open(assisted("fp32")), find_source(tiny_model("gemma4_text"), None).open_model()
+    opened = opened_assistant(assisted("fp32").parent / "assistant", tiny_model("gemma4_text"))
     module, lent = opened.module, opened.module.lent
     assert lent is not None
     target, speculator = HostTarget.open(package), HostSpeculator.open(package)
@@ -90,7 +97,7 @@ def _copied(result: SpeculatorResult) -> SpeculatorResult:
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_passes_over_several_texts_read_what_passes_over_each_would(
-    precision: str, assisted: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    precision: str, assisted: Assisted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     together: list[int] = []
     passed = HostSpeculator._pass
@@ -112,21 +119,22 @@ def test_passes_over_several_texts_read_what_passes_over_each_would(
             np.testing.assert_allclose(found.next_states[b, :num_nodes], alone.next_states[0], rtol=1e-5, atol=1e-5)
         return found
 
-    engine = Engine.load(assisted[precision], config=EngineConfig(is_calibrated=False, max_batch=3))
-    plain = Engine.load(assisted[precision], config=EngineConfig(is_drafted=False, max_batch=3))
+    engine = Engine.load(assisted(precision), config=EngineConfig(is_calibrated=False, max_batch=3))
+    plain = Engine.load(assisted(precision), config=EngineConfig(is_drafted=False, max_batch=3))
     ask_always(engine)
     monkeypatch.setattr(HostSpeculator, "_pass", compared)
     assert answers(engine, 0.0) == answers(plain, 0.0)
     assert max(together) > 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_a_session_goes_on_without_anything_of_the_assistants(
-    temperature: float, assisted: dict[str, Path], tmp_path: Path
+    temperature: float, assisted: Assisted, tmp_path: Path
 ) -> None:
     config = EngineConfig(is_calibrated=False)
-    engine, other = (Engine.load(assisted["int8"], config=config) for _ in range(2))
-    plain = Engine.load(assisted["int8"], config=EngineConfig(is_drafted=False))
+    engine, other = (Engine.load(assisted("int8"), config=config) for _ in range(2))
+    plain = Engine.load(assisted("int8"), config=EngineConfig(is_drafted=False))
     source, _ = map(ask_always, (engine, other))
     wanted = GenerationConfig(max_tokens=12, sampling=SamplingConfig(temperature=temperature, seed=5))
     first = engine.generate("one two three", wanted)

@@ -79,6 +79,7 @@ def test_trees_that_pad_a_batch_leave_their_slots_as_they_are(exported: Exported
             np.testing.assert_array_equal(alone.wanted_logits[0], together.wanted_logits[slot])
 
 
+@pytest.mark.long
 def test_long_prompts_are_scored_in_smaller_chunks_where_scores_are_doubles(exported: Exported) -> None:
     exact, fast = (
         DeviceTarget.open_on(ModelPackage.open(exported("llama", "fp16", attention, is_checked=False)), "cpu", 1)

@@ -154,6 +154,7 @@ def test_every_architecture_runs_on_the_gpu_that_is_here(name: str, exported: Ex
     np.testing.assert_allclose(tree_logits(open_webgpu(package, 1)), expected, atol=1e-5 * np.abs(expected).max())
 
 
+@pytest.mark.long
 def test_packages_of_other_attention_are_refused(exported: Exported) -> None:
     package = ModelPackage.open(exported("llama", "fp32", "exact"))
     with pytest.raises(ProviderError, match=r"has exact attention in fp32, .* --attention portable"):

@@ -48,6 +48,7 @@ def test_a_draft_model_brings_tokens_and_changes_none(package: Path, drafting: P
     assert drafted.stats.drafted_by_source["draft model"] > 0
 
 
+@pytest.mark.long
 def test_a_proof_has_runs_for_a_draft_model(package: Path, drafting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(variants, "DRAFTERS", ("none",))
     engine = Engine.load(package, UNMEASURED)

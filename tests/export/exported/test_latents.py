@@ -43,6 +43,7 @@ def test_a_latent_is_kept_once_and_trees_have_plain_bits(
     assert check_random_operations(target, seed=5, num_operations=15) > 10
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model_type", ["minicpm3", pytest.param("deepseek_v2", marks=pytest.mark.long)])
 def test_drafted_answers_are_the_plain_ones(
     model_type: str, exported: Exported, monkeypatch: pytest.MonkeyPatch

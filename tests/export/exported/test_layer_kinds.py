@@ -187,6 +187,7 @@ def test_a_manifest_tells_of_each_layer_what_it_keeps(exported: Exported) -> Non
     assert manifest.checks["tree_rows_equal"] == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
 def test_the_table_of_layers_inputs_is_read_a_few_rows_at_a_time(
     precision: str, tiny_model: TinyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -211,7 +212,8 @@ def test_the_table_of_layers_inputs_is_read_a_few_rows_at_a_time(
     assert table.dtype == (ir.DataType.FLOAT if precision == "fp32" else ir.DataType.INT8)
 
 
-@pytest.mark.parametrize("precision", ["int8", pytest.param("fp32", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("precision", ["int8", "fp32"])
 def test_sizes_are_estimated_with_the_table(precision: str, tmp_path: Path) -> None:
     sizes = {"hidden_size": 256, "intermediate_size": 512, "hidden_size_per_layer_input": 64}
     source = build_tiny_model("gemma4_text", tmp_path / "source", **sizes)
@@ -235,6 +237,7 @@ def test_what_is_for_devices_is_refused(options: ExportOptions, tiny_model: Tiny
 TOKENS = [5, 9, 13, 21, 34]
 
 
+@pytest.mark.long
 def test_a_repeated_layer_is_a_deeper_model_with_a_wider_vocabulary(tmp_path: Path) -> None:
     source, package = _repeated(tmp_path, ExportOptions("fp16", "fast"))
     _assert_deeper(package, source, tmp_path, tolerance=5e-3)

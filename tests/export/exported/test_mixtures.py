@@ -135,6 +135,7 @@ def test_states_behind_trees_are_those_of_a_fresh_prefill(model_type: str, expor
     check_random_trees(target, num_kept=1, num_steps=10)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("changes", [{"mlp_only_layers": [0]}, {"decoder_sparse_step": 2}, {"norm_topk_prob": False}])
 def test_layers_without_experts_and_shares_that_are_not_one(changes: dict[str, Any], tmp_path: Path) -> None:
     source = build_tiny_model("qwen3_moe", tmp_path / "source", **changes)
@@ -142,6 +143,7 @@ def test_layers_without_experts_and_shares_that_are_not_one(changes: dict[str, A
     assert ModelPackage.open(tmp_path / "out").manifest.checks["tree_logit_error"] < 2e-5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model_type", "precision"), [*((each, "fp32") for each in MIXTURES), ("qwen3_moe", "int8")])
 def test_experts_whose_scores_tie_are_chosen_as_in_the_source(model_type: str, precision: str, tmp_path: Path) -> None:
     """Two pairs of equal rows; with six experts PyTorch's products give them scores that differ in the last bits."""
@@ -159,6 +161,7 @@ def test_experts_whose_scores_tie_are_chosen_as_in_the_source(model_type: str, p
     assert checks["tree_logit_error"] < 2e-5 if precision == "fp32" else checks["mean_kl_nats"] < 0.01
 
 
+@pytest.mark.long
 def test_blocks_of_a_file_stay(tmp_path: Path) -> None:
     """Down in a type that cannot: it becomes int8, calibrated."""
     model = build_source("qwen3_moe", tmp_path / "source", moe_intermediate_size=64)
@@ -203,6 +206,7 @@ def test_files_of_mixtures_keep_their_types(
     assert report.checks["mean_kl_nats"] < 0.02
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
 def test_experts_of_a_gpt_oss_file_can_be_rounded_too(precision: str, tmp_path: Path) -> None:
     model = build_source("gpt_oss", tmp_path / "source")

@@ -116,6 +116,7 @@ def test_nodes_are_scored_as_in_a_chain(
         np.testing.assert_allclose(part[2][0, node], path.next_states[0, number], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("format_name", "precision"), BLOCK_FORMS)
 def test_rows_of_a_block_draft_have_the_same_bits_alone_in_a_batch_and_read_at_once_or_not(
     speculating: Callable[[str, str], Path], format_name: str, precision: str
@@ -183,6 +184,7 @@ def test_answers_are_plain_ones_also_with_hostile_weights(
                 assert answers(hostile, temperature) == answers(plain, temperature)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("token_id", [-1, VOCAB_SIZE, 1 << 62])
 def test_a_broken_vocabulary_map_changes_no_answer(
     speculating: Callable[[str, str], Path], token_id: int, tmp_path: Path

@@ -68,6 +68,7 @@ def test_eyes_come_along_unless_they_are_not_wanted(model: Path, tmp_path: Path)
     assert plain.files[GRAPH_NAME] == alone.files[GRAPH_NAME]
 
 
+@pytest.mark.long
 def test_eyes_are_rounded_as_the_text_model_is(model: Path, tmp_path: Path) -> None:
     report = export_model(model, tmp_path / "out", ExportOptions("int8", check="quick"))
     assert 0 < report.checks["image_kl_nats"] < 0.01  # behind an image
@@ -174,6 +175,7 @@ def test_weights_that_do_not_fit_are_refused(
         export_model(spoilt, tmp_path / "out", ExportOptions("fp32", check="none"))
 
 
+@pytest.mark.long
 def test_eyes_are_read_beside_a_text_model_in_fp8_but_not_in_fp8(tmp_path: Path) -> None:
     """As Ministral 3 is published: its text model in FP8 with one scale for a matrix, the rest in BF16."""
     folder = build_seeing_model("mistral3", tmp_path / "model")
@@ -227,6 +229,7 @@ def test_eyes_that_do_not_fit_the_text_model_are_refused(
         export_model(folder, tmp_path / "out", ExportOptions("fp32", check="none"))
 
 
+@pytest.mark.long
 def test_a_package_that_sees_is_not_cut(tmp_path: Path) -> None:
     folder = build_seeing_model("mistral3", tmp_path / "model")
     exported(folder, tmp_path / "package", ExportOptions("fp32", check="none"))

@@ -252,6 +252,7 @@ def test_a_proof_has_answers_about_images_of_every_kind_of_eyes(
     assert seen["logit_rows"] == seen["logit_rows_equal"] > 0
 
 
+@pytest.mark.long
 def test_rows_of_another_image_are_caught_by_a_proof(
     exported: Callable[[str], tuple[Path, Path]], prompts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

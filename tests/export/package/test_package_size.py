@@ -219,6 +219,7 @@ def test_passes_have_the_bits_of_the_whole(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_matrices_that_stay_as_they_are_have_their_bits_too(tmp_path: Path) -> None:
     changes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 3}
     model = build_source("llama", tmp_path / "source", **changes)
@@ -228,6 +229,7 @@ def test_matrices_that_stay_as_they_are_have_their_bits_too(tmp_path: Path) -> N
     assert_same_bits(package, LayeredPackage(package, tmp_path, A_LAYER))
 
 
+@pytest.mark.long
 def test_a_part_has_one_layer_or_as_many_as_fit_and_their_weights_alone(tmp_path: Path) -> None:
     source = build_tiny_model("llama", tmp_path / "source", num_hidden_layers=4, tie_word_embeddings=False)
     export_model(source, tmp_path / "out", ExportOptions("int8", check="none"))
@@ -274,6 +276,7 @@ def test_what_crosses_a_cut_is_what_a_layer_and_those_behind_it_read(exported: E
     assert second.live < {value.name for value in second.model.graph.inputs}
 
 
+@pytest.mark.long
 def test_checks_by_parts_have_the_same_figures(
     exported: Exported, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

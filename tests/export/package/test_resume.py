@@ -128,6 +128,7 @@ def test_what_a_killed_export_had_done_is_not_done_again(
     assert contents(out) == export.package
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_noted", [1, 4, NUM_ROUNDED])
 def test_a_choice_of_eight_bits_is_continued(
     num_noted: int, exports: dict[str, Undisturbed], out: Path, monkeypatch: pytest.MonkeyPatch
@@ -155,6 +156,7 @@ def test_checks_that_a_killed_export_had_done_are_not_done_again(
     assert contents(out) == checked.package
 
 
+@pytest.mark.long
 def test_checks_of_another_kind_are_done(checked: Undisturbed, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checked.leave("note", 2, out)
     quick = replace(checked, options=replace(checked.options, check="quick"))
@@ -165,6 +167,7 @@ def test_checks_of_another_kind_are_done(checked: Undisturbed, out: Path, monkey
     assert set(contents(out)) == {*manifest.files, MANIFEST_NAME}
 
 
+@pytest.mark.long
 def test_a_table_that_changed_is_made_again(checked: Undisturbed, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     left = checked.leave("note", 2, out)
     with (left / WORK_NAME / TABLE_NAME).open("r+b") as file:
@@ -200,6 +203,7 @@ def checks_run(export: Undisturbed, out: Path, monkeypatch: pytest.MonkeyPatch) 
     return run
 
 
+@pytest.mark.long
 def test_a_byte_that_changed_ends_what_is_taken_over(int8: Undisturbed, out: Path, rounded: list[int]) -> None:
     left = int8.leave_rounded(5, out)
     with (left / WEIGHTS_NAME).open("r+b") as file:
@@ -212,6 +216,7 @@ def test_a_byte_that_changed_ends_what_is_taken_over(int8: Undisturbed, out: Pat
     assert contents(out) == int8.package
 
 
+@pytest.mark.long
 def test_moments_that_changed_are_counted_again(int8: Undisturbed, out: Path, rounded: list[int]) -> None:
     left = int8.leave_rounded(5, out)
     with (left / WORK_NAME / MOMENTS_NAME).open("r+b") as file:
@@ -222,6 +227,7 @@ def test_moments_that_changed_are_counted_again(int8: Undisturbed, out: Path, ro
     assert contents(out) == int8.package
 
 
+@pytest.mark.long
 def test_what_another_export_left_is_cleared(exports: dict[str, Undisturbed], out: Path, rounded: list[int]) -> None:
     exports["int4"].leave_rounded(5, out)
     messages: list[str] = []
@@ -241,6 +247,7 @@ def test_an_error_leaves_nothing_behind(int8: Undisturbed, tmp_path: Path, monke
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_a_kill_once_the_manifest_is_written_leaves_all(
     checked: Undisturbed, out: Path, rounded: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,6 +259,7 @@ def test_a_kill_once_the_manifest_is_written_leaves_all(
     assert contents(out) == checked.package
 
 
+@pytest.mark.long
 def test_a_kill_during_the_checks_leaves_all_matrices(int8: Undisturbed, out: Path, rounded: list[int]) -> None:
     killed_at(PackageExport, "_checked", replace(int8, options=replace(int8.options, check="quick")), out)
     rounded.clear()

@@ -194,6 +194,7 @@ def test_products_of_several_types_are_read_as_one(mixed: tuple[Path, Path, Expo
     assert (operators["RotaryHeads"], operators["SwiGLU"]) == (2, 2)
 
 
+@pytest.mark.long
 def test_tied_embeddings_are_stored_once_and_keep_their_bits(tied: tuple[Path, Path]) -> None:
     path, folder = tied
     (embedding,) = _side_by_side(path, "embed_tokens")
@@ -353,6 +354,7 @@ def test_matrices_that_are_all_zeros_keep_their_own_types(tmp_path: Path) -> Non
         assert not weights.read(f"model.layers.0.self_attn.{name}.weight").any()
 
 
+@pytest.mark.long
 def test_a_first_start_measures_what_is_rounded(tied: tuple[Path, Path], tiny_model: TinyModel, tmp_path: Path) -> None:
     kept = export_model(tied[0], tmp_path / "kept", ExportOptions(check="auto"))
     rounded = export_model(tiny_model("llama"), tmp_path / "rounded", ExportOptions(check="auto"))

@@ -89,11 +89,13 @@ def test_tied_embeddings_are_stored_once(precision: str, exported: Exported) -> 
     assert _vocabulary_matrices(exported("llama", precision, attention, is_checked=False)) == [(VOCAB_SIZE, 64)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("precision", ["fp32", "int8", "int8-a16", "int4"])
 def test_untied_embeddings_are_both_stored(precision: str, exported: Exported) -> None:
     assert _vocabulary_matrices(exported("phi", precision, "exact", is_checked=False)) == [(VOCAB_SIZE, 64)] * 2
 
 
+@pytest.mark.long
 def test_large_numbers_of_an_embedding_do_not_take_the_steps_of_the_whole_row(tmp_path: Path) -> None:
     source = build_tiny_model("phi", tmp_path / "source", hidden_size=128)
     model = AutoModelForCausalLM.from_pretrained(source)
@@ -109,6 +111,7 @@ def test_large_numbers_of_an_embedding_do_not_take_the_steps_of_the_whole_row(tm
     assert (errors <= 0.51 / 127 * np.abs(blocks).max(axis=2)).all()
 
 
+@pytest.mark.long
 def test_each_step_in_precision_is_closer_to_the_source(exported: Exported) -> None:
     strays = [_strays(exported("llama", precision, "exact")) for precision in ("int8-a16", "int8", "int4")]
     assert 1.5 * strays[0] < strays[1] < strays[2] / 10 < 0.01
@@ -207,6 +210,7 @@ def _forward(
     return target.forward(cache, Pass(0, trees, rows, wants_logits=True)).wanted_logits.copy()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_kv_heads", [2, 4])
 def test_wide_heads_are_summed_alike_before_and_after_64_visible_rows(num_kv_heads: int, tmp_path: Path) -> None:
     source = build_tiny_model("llama", tmp_path / "source", head_dim=256, num_key_value_heads=num_kv_heads)
@@ -245,6 +249,7 @@ def test_fp16_computes_what_the_source_computes(model_type: str, exported: Expor
     assert checks["mean_kl_nats"] < 1e-5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model_type", ["llama", "gemma2", "gpt2"])
 def test_bf16_weights_compute_what_the_source_computes(model_type: str, exported: Exported) -> None:
     checks = ModelPackage.open(exported(model_type, "bf16", "fast")).manifest.checks

@@ -85,6 +85,7 @@ def test_mtp_layers_of_the_model_come_along(model_type: str, precision: str, tmp
     assert package.manifest.speculator.draft_vocab_size == VOCAB_SIZE
 
 
+@pytest.mark.long
 def test_a_folder_of_mtp_is_the_same_as_the_models_own_layers(tmp_path: Path) -> None:
     source = build_tiny_model("qwen3_5_text", tmp_path / "model")
     write_mtp(tmp_path / "speculator", "qwen3_5_text")
@@ -97,12 +98,14 @@ def test_a_folder_of_mtp_is_the_same_as_the_models_own_layers(tmp_path: Path) ->
         assert own.path(name).read_bytes() == given.path(name).read_bytes()
 
 
+@pytest.mark.long
 def test_a_folder_as_safeailab_publishes_them_is_read(tiny_model: TinyModel, tmp_path: Path) -> None:
     write_plain_eagle3(tmp_path / "speculator")
     package = _checks(tiny_model("llama"), tmp_path / "speculator", tmp_path / "out")
     assert package.manifest.checks["speculator_error"] < 1e-5
 
 
+@pytest.mark.long
 def test_a_converted_pickle_is_read(tiny_model: TinyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "FOLDER"
     write_plain_eagle3(folder)
@@ -137,6 +140,7 @@ def test_what_modelopt_says_of_an_eagle_is_what_is_built(tiny_model: TinyModel, 
             find_speculator(folder, target)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("precision", ["int8", "int8-a16", "int4"])
 def test_beside_integers_a_speculator_has_eight_bits(precision: str, tiny_model: TinyModel, tmp_path: Path) -> None:
     write_eagle3(tmp_path / "speculator")
@@ -144,6 +148,7 @@ def test_beside_integers_a_speculator_has_eight_bits(precision: str, tiny_model:
     assert package.manifest.checks["speculator_error"] < 0.1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_what_is_the_models_own_is_not_stored_twice(precision: str, tmp_path: Path) -> None:
     source = build_tiny_model("qwen3_5_text", tmp_path / "model")
@@ -178,6 +183,7 @@ def _killed(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 
+@pytest.mark.long
 def test_a_pass_without_kernels_of_our_own_says_nearly_the_same_with_no_rows_of_a_kind(
     tiny_model: TinyModel, tmp_path: Path
 ) -> None:
@@ -199,6 +205,7 @@ def test_a_pass_without_kernels_of_our_own_says_nearly_the_same_with_no_rows_of_
         np.testing.assert_allclose(one.next_states, other.next_states, atol=0.05)
 
 
+@pytest.mark.long
 def test_a_gguf_file_gets_a_speculator_too(tmp_path: Path) -> None:
     write_eagle3(tmp_path / "speculator", {"hidden_size": 64}, lends_embedding=True)
     model = write_model(build_source("llama", tmp_path / "source"), tmp_path, _Q8_0)
@@ -206,6 +213,7 @@ def test_a_gguf_file_gets_a_speculator_too(tmp_path: Path) -> None:
     assert package.manifest.checks["speculator_error"] < 0.1
 
 
+@pytest.mark.long
 def test_the_use_of_a_speculator_is_reported(
     tiny_model: TinyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

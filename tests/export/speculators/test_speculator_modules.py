@@ -117,6 +117,7 @@ def test_rows_are_those_of_the_target_and_stored_once(precision: str, kind: str,
     np.testing.assert_array_equal(speculator, model)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("precision", "kind"), [("int8", ""), ("int4", ""), ("keep", "Q8_0")])
 def test_drafts_are_nearly_those_beside_a_copy_of_the_embedding(precision: str, kind: str, tmp_path: Path) -> None:
     source = _target(kind, True, tmp_path)
@@ -137,6 +138,7 @@ def test_drafts_are_nearly_those_beside_a_copy_of_the_embedding(precision: str, 
     np.testing.assert_allclose(one.next_states, other.next_states, atol=(0.2 if precision == "int4" else 0.05) * spread)
 
 
+@pytest.mark.long
 def test_a_layer_for_later_tokens_keeps_to_its_logit_head_where_the_target_is_tied(tmp_path: Path) -> None:
     source = build_tiny_model("qwen3_5_text", tmp_path / "model")
     add_mtp(source, "qwen3_5_text")

@@ -117,6 +117,7 @@ def test_experts_whose_gate_and_up_are_one_tensor_are_read_alike(tmp_path: Path)
     np.testing.assert_array_equal(opened(file_of("qwen3_5_moe_text", tmp_path, tensors)).weights.read(name), wanted)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
 def test_a_file_is_exported_with_its_own_layer_for_later_tokens(model_type: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
@@ -272,6 +273,7 @@ _REFUSED: dict[str, tuple[Change, str]] = {
 }
 
 
+@pytest.mark.long
 def test_a_map_of_all_tokens_to_themselves_is_no_map(tiny_model: TinyModel, tmp_path: Path) -> None:
     write_eagle3(tmp_path / "speculator")
     change_folder(tmp_path / "speculator", _whole(0))

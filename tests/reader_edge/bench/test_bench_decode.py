@@ -129,6 +129,7 @@ def cost(runner: CliRunner, *arguments: str) -> Result:
     return result
 
 
+@pytest.mark.long
 def test_what_was_measured_is_shown_again_until_it_is_to_be_redone(runner: CliRunner, own_cache: None) -> None:
     first, again, redone = (json.loads(cost(runner, *more, "--json").stdout) for more in ((), (), ("--redo",)))
     assert first == again != redone

@@ -166,6 +166,7 @@ def test_a_server_that_names_no_limit_has_none(
     assert "16384 of an answer at most" in result.stderr
 
 
+@pytest.mark.long
 def test_a_model_without_a_chat_template_is_refused_before_the_client_starts(
     runner: CliRunner, client: Path, package: PackageCopy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,6 +223,7 @@ def test_without_a_server_one_is_started_and_ends_with_the_client(
         assert probe.connect_ex(("127.0.0.1", port)) != 0
 
 
+@pytest.mark.long
 def test_a_session_need_not_read_what_one_before_has_read(
     runner: CliRunner, client: Path, chat_package: PackageCopy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

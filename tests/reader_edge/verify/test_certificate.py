@@ -36,6 +36,7 @@ def verdict(fields: dict[str, Any], path: Path, engine: Engine) -> tuple[bool, s
     return check.is_kept, check_verdict(check)
 
 
+@pytest.mark.long
 def test_a_certificate_holds_where_it_was_written(written: Path, shared_engine: Engine) -> None:
     fields = json.loads(written.read_bytes())
     assert fields["package"] == shared_engine.package.fingerprint().hex()

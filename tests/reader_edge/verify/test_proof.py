@@ -108,6 +108,7 @@ def test_foreign_ids_that_get_through_break_the_promise(engine: Engine, monkeypa
     assert not report.is_promise_kept
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few_drafters")
 def test_the_engine_keeps_its_drafter_and_its_cache(engine: Engine) -> None:
     drafter = engine.decoder.drafter
@@ -145,6 +146,7 @@ def test_a_mask_that_shows_siblings_is_caught(engine: Engine, monkeypatch: pytes
             assert divergence.logit_gap > 0
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few_drafters")
 def test_rows_moved_wrongly_by_a_commit_are_caught(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     def commit(cache: HostCache, slot: int, path: list[int]) -> None:
@@ -219,6 +221,7 @@ def test_wrong_ids_behind_the_best_one_are_caught(engine: Engine, monkeypatch: p
     assert not report.is_promise_kept
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few_drafters")
 def test_after_a_divergence_nothing_of_that_answer_is_compared(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     _noisy(20, monkeypatch)
@@ -234,6 +237,7 @@ def test_after_a_divergence_nothing_of_that_answer_is_compared(engine: Engine, m
         assert all(first[each.prompt] <= each.position for each in run.divergences)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few_drafters")
 def test_an_answer_that_ends_early_is_caught(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     step = Decoder.step
@@ -271,6 +275,7 @@ def test_prompts_stand_behind_those_of_others_as_far_as_the_context_goes() -> No
     assert [len(each.token_ids) for each in behind_long_texts(prompts, 1 << 20, 300, 12)] == [294, 293]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few_drafters")
 def test_answers_are_compared_to_the_end_of_the_context_and_their_prompts_scored_once(package: PackageCopy) -> None:
     """Of a context of 300 tokens, whose end cuts 12 tokens to 6 and one more for each of the further prompts."""

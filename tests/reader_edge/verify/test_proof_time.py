@@ -75,6 +75,7 @@ def test_each_setting_meets_each_question_once_and_the_order_is_the_same_every_t
     assert turns == [True, False] * len(usual)  # neither waits for the end of the other
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step_s", [0.3, 0.6])
 def test_two_minutes_cover_a_bit_of_all_on_slow_machines(
     proven: Callable[[float, float], ProofReport], step_s: float
@@ -98,6 +99,7 @@ def test_the_first_pair_is_whole_and_others_long_enough_to_draft(proven: Callabl
     assert report.runs[1].answers[SHORTEST].tokens_compared >= FEW_TOKENS
 
 
+@pytest.mark.long
 def test_no_way_takes_the_time_of_the_others(proven: Callable[[float, float], ProofReport]) -> None:
     report = proven(400, 1)
     most = max(run.counts.tokens_compared for run in report.runs)

@@ -44,6 +44,7 @@ def test_the_demo_package_passes(runner: CliRunner, tmp_path: Path) -> None:
     assert "The whole proof takes about" in result.stderr
 
 
+@pytest.mark.long
 def test_json_holds_the_totals_and_every_run(runner: CliRunner, tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("# tar\n\n# git\n")
@@ -89,6 +90,7 @@ def test_the_default_compares_20_000_tokens() -> None:
     assert num_answers * option.default >= 20_000
 
 
+@pytest.mark.long
 def test_a_wrong_tree_mask_exits_1(runner: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     right = DraftTree.ancestors_and_depths
     monkeypatch.setattr(
@@ -175,6 +177,7 @@ def _stop_after(num_steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Decoder, "step", interrupted_step)
 
 
+@pytest.mark.long
 def test_ctrl_c_tells_what_was_covered_so_far(runner: CliRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     _stop_after(300, monkeypatch)
     result = runner.invoke(main, ["verify", "-n", "8", *WHOLE])

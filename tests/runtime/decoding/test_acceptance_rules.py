@@ -194,6 +194,7 @@ def test_guarded_drafted_decoding_emits_what_plain_decoding_emits(batch_size: in
         assert request.stats.num_decoded_tokens == request.num_output_tokens - 1
 
 
+@pytest.mark.long
 def test_noise_tips_choices_without_the_guard_whose_margin_is_the_measured_noise() -> None:
     plain, drafted = _decode(0.0, 1, is_drafted=False), _decode(0.0, 1)
     assert [each.output_token_ids for each in drafted] != [each.output_token_ids for each in plain]

@@ -98,6 +98,7 @@ def test_next_turns_reuse_what_they_share() -> None:
     assert num_reused(decoder, [*turn, *text_of(5, 20)]) >= len(turn)  # the last one was edited
 
 
+@pytest.mark.long
 def test_prompts_go_on_from_places_where_they_part_or_on_the_way() -> None:
     decoder, system = make_decoder(), text_of(6, 100)
     assert num_reused(decoder, [*system, 0, *text_of(7, 9)]) == 0

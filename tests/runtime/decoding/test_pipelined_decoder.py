@@ -83,6 +83,7 @@ def test_answers_of_lanes_are_those_of_one_box(drafted: bool, split_demo: Split,
     assert decoder.num_kv_bytes > decoder.cache.num_bytes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lost_at", [[3], [9, 30], [40, 41, 60]], ids=str)
 def test_a_loss_during_passes_is_one_loss(lost_at: list[int], split_demo: Split, expected: list[list[int]]) -> None:
     target = pipeline_here(split_demo(2), lost_at=lost_at)

@@ -251,6 +251,7 @@ def test_a_full_disk_costs_no_answer_and_is_shown_once(
     assert len(caplog.records) == 1
 
 
+@pytest.mark.long
 def test_files_keep_within_their_bound_and_what_was_used_last_is_kept(folder: Path) -> None:
     target, bound = TARGETS["attention"](), 100_000
     decoder = decoder_over(target, folder)
@@ -388,6 +389,7 @@ while True:
 """
 
 
+@pytest.mark.long
 def test_two_processes_that_are_killed_as_they_write_leave_whole_files_within_the_bound(folder: Path) -> None:
     for _ in range(3):
         writers = [

@@ -94,6 +94,7 @@ def test_only_the_first_module_that_fails_is_named(
     assert result["remedy"].startswith("pip install --force-reinstall --no-deps tokenizers==")
 
 
+@pytest.mark.long
 def test_a_pass_is_timed_beside_its_memory_unless_only_some_experts_are_read(demo_folder: Path) -> None:
     findings = {each.check: each for each in check_passes(ModelPackage.open(demo_folder), lambda *_: 20e9)}
     assert "move 20.0 GB/s when they copy memory." in findings["copy rate"].sentence

@@ -208,6 +208,7 @@ def test_kept_tensors_change_no_bit_whatever_passes_came_before(demo_folder: Pat
         assert result.top_logits.tobytes() == expected.top_logits.tobytes()
 
 
+@pytest.mark.long
 def test_prompts_come_in_chunks_that_shrink_where_a_graph_holds_all_scores(demo_folder: Path) -> None:
     package = ModelPackage.open(demo_folder)
     pure = HostTarget.open(package, uses_native=False)
@@ -239,6 +240,7 @@ def test_prefill_takes_the_models_chunks_unless_given(
         assert widths == expected
 
 
+@pytest.mark.long
 def test_passes_leave_nothing_behind_at_ever_new_lengths(demo_folder: Path) -> None:
     # ONNX Runtime keeps one for good for each, 10 KB on the demo; its heap decides whether a process grows by it.
     session = HostTarget.open(ModelPackage.open(demo_folder)).session

@@ -97,6 +97,7 @@ def test_pages_that_somebody_else_mapped_are_left_alone(file: Path) -> None:
         del array
 
 
+@pytest.mark.long
 def test_two_sessions_forget_each_its_own_pages(demo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the second one wipes out memory that took the place of the first one's weights, once that is gone."""
     monkeypatch.setattr(process_memory, "_MIN_BYTES", 1 << 18)  # the demo's weights are small

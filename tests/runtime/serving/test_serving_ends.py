@@ -101,6 +101,7 @@ def test_later_requests_outlive_a_fault(engine: Engine, served: AsyncEngine, mon
     assert asyncio.run(asyncio.wait_for(served.generate("# tar", GREEDY), LIMIT_S)).finish_reason == "length"
 
 
+@pytest.mark.long
 def test_an_engine_that_is_let_go_ends_its_thread_and_holds_nobody_up(engine: Engine) -> None:
     before = threading.active_count()
     served = AsyncEngine(engine)

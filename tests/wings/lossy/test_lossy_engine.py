@@ -212,6 +212,7 @@ print(num, len(engine.generate("# tar", GenerationConfig(8)).token_ids))
 """
 
 
+@pytest.mark.long
 def test_everything_else_is_imported_and_answers_without_the_folder() -> None:
     path = {"PYTHONPATH": ":".join(str(ROOT / part) for part in (".", "runtime", "export"))}
     done = subprocess.run(

@@ -102,6 +102,7 @@ def test_without_strength_the_tokens_are_those_of_exact_decoding(strength: Relax
     assert (report["num_changed"], report["nats_per_token"]) == (0, 0.0)
 
 
+@pytest.mark.long
 def test_ends_are_the_models_own() -> None:
     request = decoded(Relaxed(50.0, 50.0), 2500)
     text, num_ends = request.token_ids[: request.num_prompt_tokens], 0
@@ -144,6 +145,7 @@ def big_little(strength: BigLittle, num_tokens: int) -> Request:
     return request
 
 
+@pytest.mark.long
 def test_another_choice_has_the_probability_of_its_option() -> None:
     request = big_little(BigLittle(distance=2.0), 2000)
     text, changed, num_ends = request.token_ids[: request.num_prompt_tokens], [], 0

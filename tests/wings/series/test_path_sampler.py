@@ -131,6 +131,7 @@ def test_drafts_of_the_very_model_need_a_pass_for_each_seven_patches() -> None:
     assert stats.acceptance_rate == 1.0
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_drafts_most")
 def test_where_deviations_never_change_drafts_are_mirrored_and_the_law_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Analogs have the deviations of the patch before, which are then the model's own."""

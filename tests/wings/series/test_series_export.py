@@ -81,6 +81,7 @@ def test_a_model_without_a_small_one_is_exported_alone(package: Path, tmp_path: 
     assert read_series_manifest(tmp_path / "out") == manifest
 
 
+@pytest.mark.long
 def test_an_existing_package_is_replaced_only_when_forced(package: Path, tmp_path: Path) -> None:
     trained, out = package.parent / "trained", tmp_path / "out"
     export_series(trained, out, Progress())

@@ -109,6 +109,7 @@ def test_a_killed_training_resumes_to_the_same_files(
     assert _files(tmp_path / "killed") == _files(tmp_path / "whole")
 
 
+@pytest.mark.long
 def test_a_training_ended_by_its_minutes_goes_on_as_without_an_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,9 +18,7 @@ from reader_edge_runtime.text.tool_calls.call_syntax import CallSyntax, knows_to
 from reader_edge_runtime.untrusted.user_input import as_text
 
 TOO_MUCH = "it takes more time or memory than a template may"
-
-# One for all templates, each of which has sessions of its own: it has read none, and takes a tenth of a second to start.
-_PROGRAM = BoundedProgram("reader_edge_runtime.text.template.template_worker")
+_PROGRAM = BoundedProgram("reader_edge_runtime.text.template.template_worker")  # one for all: it has read no template
 
 
 class TemplateProcess:

@@ -280,6 +280,7 @@ def test_truncation_and_padding_of_tokenizer_json_cut_no_prompt(folder: Path, tm
     assert 3 < len(written.encode("the cat sat on the mat")) < 64
 
 
+@pytest.mark.long
 def test_a_template_gets_the_tokenizers_own_tokens_and_not_the_generation_configs(source: Path, tmp_path: Path) -> None:
     (source / "chat_template.jinja").write_text(TEMPLATE)
     (source / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 1], "bos_token_id": 9}))

@@ -48,6 +48,7 @@ def test_mxfp4_is_read_exactly_and_stays_in_its_file_until_it_is_needed(tiny_mod
     assert report.checks["tree_rows_equal"] == 1
 
 
+@pytest.mark.long
 def test_mxfp4_of_a_folder_stays_as_it_is(tiny_model: TinyModel, tmp_path: Path) -> None:
     packed = quantized(copy_folder(tiny_model("gpt_oss"), tmp_path / "packed", mxfp4))
     assert find_source(packed, None).is_kept

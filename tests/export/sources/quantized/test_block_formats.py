@@ -262,6 +262,7 @@ def test_recurrent_models_of_mlx_are_refused(tiny_model: TinyModel, tmp_path: Pa
         find_source(source, None)
 
 
+@pytest.mark.long
 def test_a_folder_exports_like_the_widened_one_with_its_quality(source: Path, plain: Path, tmp_path: Path) -> None:
     quantize(source, plain, WRITERS["nf4"])
     for folder in (source, plain):

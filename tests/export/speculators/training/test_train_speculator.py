@@ -105,6 +105,7 @@ def test_training_lowers_loss_and_raises_acceptance(
     assert after.depths[0].top4 > 1.5 * before.depths[0].top4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("format_name", TRAINED_FORMATS)
 def test_killed_trainings_end_with_the_same_weights(
     format_name: str, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -165,6 +166,7 @@ def test_head_rows_are_the_matrix_alone(
     assert error < (1e-5 if precision == "fp32" else 0.02)
 
 
+@pytest.mark.long
 def test_with_little_time_a_training_that_has_begun_goes_on_with_what_it_began_with(
     package: Path, tmp_path: Path
 ) -> None:
@@ -178,6 +180,7 @@ def test_with_little_time_a_training_that_has_begun_goes_on_with_what_it_began_w
     assert trained(10_000, 60.0).num_tokens < 2 * first.num_tokens
 
 
+@pytest.mark.long
 def test_answers_for_another_format_are_refused_in_one_sentence(package: Path, tmp_path: Path) -> None:
     def train(format_name: str) -> SpeculatorReport:
         training = training_of(format_name, package, tmp_path / "new", TrainingOptions(100))
@@ -250,6 +253,7 @@ def test_a_training_without_time_makes_none(package: Path, tmp_path: Path, monke
     assert not (tmp_path / "tiny").exists()
 
 
+@pytest.mark.long
 def test_prompts_of_ones_own_are_not_passed_over_for_answers_that_lie_there(package: Path, tmp_path: Path) -> None:
     training_of("mlp", package, tmp_path / "tiny", TrainingOptions(300)).run([], lambda done, total: None)
     with pytest.raises(ExportError, match=r"was written to other prompts: erase its folder"):

@@ -91,6 +91,7 @@ def test_files_on_the_device_are_drafted_from(device: Device, hinted_engine: Eng
     assert accepted[1] > accepted[0]
 
 
+@pytest.mark.long
 def test_many_devices_at_once_get_what_each_would_get_alone(device: Device, hinted_engine: Engine) -> None:
     sent = [config(40, sampling=SamplingConfig(temperature=t)) for t in (0, 0.9)]
     wanted = [(prompt, each, alone(hinted_engine, prompt, each)) for prompt in PROMPTS for each in sent]
@@ -163,6 +164,7 @@ def test_lost_connections_lose_and_repeat_nothing(
     assert cut.num_cut
 
 
+@pytest.mark.long
 def test_a_taken_slot_is_prefilled_again(device: Device, draft_server: DraftServer, hinted_engine: Engine) -> None:
     sent = config(60)
     wanted = [alone(hinted_engine, prompt, sent) for prompt in PROMPTS]
@@ -304,6 +306,7 @@ def test_another_tokenizer_is_refused(device: Device, hinted_engine: Engine, tmp
         device(tokenizer=path)
 
 
+@pytest.mark.long
 def test_more_than_may_wait_is_refused(device: Device, draft_server: DraftServer, hinted_engine: Engine) -> None:
     running = [device().stream("# tar", config(300)) for _ in range(8)]
     with hinted_engine.working():  # nothing is decoded meanwhile

@@ -107,6 +107,7 @@ def hostile_bodies(texts: Sequence[str] = (*PATHS, *INJECTED)) -> Iterator[tuple
     )
 
 
+@pytest.mark.long
 def test_no_request_reaches_the_file_system_another_program_or_the_network(served: Served) -> None:
     usual = [
         ("/v1/completions", {"model": "demo", "prompt": "a", "max_tokens": 2}),

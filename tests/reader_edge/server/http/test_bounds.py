@@ -130,6 +130,7 @@ def is_open(client: socket.socket) -> bool:
         return False
 
 
+@pytest.mark.long
 def test_connections_beyond_those_that_get_a_refusal_are_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     config = uvicorn.Config(Starlette(), http=Connection, log_level="error", lifespan="off", limit_concurrency=10)
     server = uvicorn.Server(config)
@@ -157,6 +158,7 @@ def test_so_many_connections_are_taken_as_there_may_be_files(monkeypatch: pytest
     assert listening.max_connections() == 13
 
 
+@pytest.mark.long
 def test_a_client_that_asks_again_and_again_keeps_its_connection(port: int) -> None:
     with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
         for _ in range(5):

@@ -147,6 +147,7 @@ def test_on_a_signal_it_finishes_the_answers_that_run_and_takes_no_more(server: 
         socket.create_connection(("127.0.0.1", server.port))
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system knows no such limit")
 def test_a_client_that_reads_nothing_loses_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listening, "_UNREAD_S", 1)
@@ -158,6 +159,7 @@ def test_a_client_that_reads_nothing_loses_its_connection(monkeypatch: pytest.Mo
         assert caught.value.errno == errno.ETIMEDOUT
 
 
+@pytest.mark.long
 def test_a_header_without_end_is_refused(server: ServerProcess) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=MAX_SECONDS) as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nX: " + b"a" * 100_000)

@@ -219,6 +219,7 @@ def test_too_many_answers_in_a_form_are_no_matter_of_waiting(async_engine: Async
     assert_refused(served.post("/v1/completions", fields | {"n": 17}), 400, "17 answers in a form, or with tools,")
 
 
+@pytest.mark.long
 def test_an_answer_that_takes_too_long_is_given_up(async_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     served = Served(async_engine, ServerSettings("demo", max_answer_s=0.5))
     step = async_engine.engine.decoder.step

@@ -172,6 +172,7 @@ def test_second_passes_answer_for_no_choice_of_tokens() -> None:
     assert steps(two_pass_planner(), 200, 0.0, verify_s=0.03) == steps(two_pass_planner(), 200, 0.0)
 
 
+@pytest.mark.long
 def test_second_passes_that_are_in_the_way_end_and_are_tried_again() -> None:
     planner = two_pass_planner()
     before = planner.times.seconds([50])

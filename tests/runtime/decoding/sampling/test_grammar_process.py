@@ -94,6 +94,7 @@ def test_a_refusal_tells_how_the_process_ended(code: int, words: str) -> None:
     assert end_reason(TimeoutError()) == "takes more time than it may: simplify it"
 
 
+@pytest.mark.long
 def test_time_is_named_only_where_it_is_the_reason(engine: Engine) -> None:
     for name, words in (
         ("memory", "takes more (time|memory) than it may: simplify it"),

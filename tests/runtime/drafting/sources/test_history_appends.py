@@ -35,6 +35,7 @@ def _write_many(path: str, number: int) -> None:
         append_all(file, [[number, i] * 4] * 20)
 
 
+@pytest.mark.long
 def test_two_processes_lose_nothing_though_both_rewrite_the_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     context = multiprocessing.get_context("spawn")

@@ -68,6 +68,7 @@ def test_native_bits_equal_pure_bits_in_a_prefill(targets: tuple[HostTarget, Hos
     _assert_equal(*(_pass_of(target, 256, [DraftTree.chain(list(range(200)))]) for target in targets))
 
 
+@pytest.mark.long
 @with_instructions
 def test_an_engine_says_whether_kernels_are_native_and_can_leave_them_out(demo_folder: Path) -> None:
     config = EngineConfig(is_calibrated=False, is_probed=False)

@@ -145,6 +145,7 @@ print(session.run(None, inputs(4))[0].mean())
 """
 
 
+@pytest.mark.long
 @needs_kernels
 @on_linux
 def test_memory_at_its_end_on_a_thread_is_an_error(tmp_path: Path) -> None:

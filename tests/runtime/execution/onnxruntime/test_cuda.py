@@ -164,6 +164,7 @@ def test_a_package_for_the_cpu_is_not_run_on_cuda(cuda_wheel: pytest.MonkeyPatch
         providers.open_target(package, EngineConfig(provider="cuda"))
 
 
+@pytest.mark.long
 def test_a_provider_that_onnx_runtime_replaces_is_refused(demo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes another one with a warning only, where a library is missing."""
     monkeypatch.setattr("onnxruntime.InferenceSession.get_providers", lambda self: ["OtherExecutionProvider"])

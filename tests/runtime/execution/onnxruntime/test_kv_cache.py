@@ -349,6 +349,7 @@ def test_nothing_is_loaded_of_a_refused_package(demo_folder: Path, monkeypatch: 
     assert "GB are free: end other programs" in " ".join(result.stderr.split())
 
 
+@pytest.mark.long
 def test_without_kernels_weights_may_stay_in_the_file(demo_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     set_free(monkeypatch, 1000)
     assert not HostTarget.open(ModelPackage.open(demo_folder), 1, uses_native=False).is_native

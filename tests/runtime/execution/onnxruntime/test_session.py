@@ -24,6 +24,7 @@ from reader_edge_runtime.execution.onnxruntime.wheel import ort
 from reader_edge_runtime.package.manifest import GRAPH_NAME
 
 
+@pytest.mark.long
 def test_a_graph_is_loaded_on_devices_and_its_nodes_are_theirs(demo_folder: Path) -> None:
     devices = [each for each in ort.get_ep_devices() if each.ep_name == CPU]
     session = load_on_devices(demo_folder / GRAPH_NAME, cpu_options(1), devices[:1], CPU)

@@ -241,6 +241,7 @@ def test_a_second_pass_beyond_the_context_is_refused(first_stage: HostStage) -> 
                 stage.answer(CLIENT, memoryview(frame), None)
 
 
+@pytest.mark.long
 def test_a_residual_stream_of_another_size_is_refused(split_demo: Callable[[int], Path]) -> None:
     first, second, _ = map(FollowingStage, open_stages(split_demo(3)))
     handed = first.answer(CLIENT, memoryview(new_frame()), None).data.cast("B")

@@ -44,6 +44,7 @@ def test_a_spare_box_goes_on_at_once_where_nothing_listens(split_demo: Split, mo
         Ring(last, [f"{address} {spare}"], None)
 
 
+@pytest.mark.long
 def test_a_spare_box_goes_on_where_the_first_is_silent(split_demo: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ring_module, "ANSWER_S", 0.5)
     first, last = open_stages(split_demo(2))
@@ -53,6 +54,7 @@ def test_a_spare_box_goes_on_where_the_first_is_silent(split_demo: Split, monkey
         ring.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("facts", [{"stage": "1 of 9"}, {"next layer": "1"}], ids=["model", "layers"])
 def test_a_wrong_spare_box_keeps_nobody_from_the_first(facts: dict[str, str], split_demo: Split) -> None:
     first, last = open_stages(split_demo(2))
@@ -101,6 +103,7 @@ def test_an_interrupted_message_leaves_no_half_of_it(split_demo: Split, monkeypa
         ring.close()
 
 
+@pytest.mark.long
 def test_a_stage_that_was_moved_is_found_at_its_new_address(split_demo: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ring_module, "ANSWER_S", 1.0)
     first, last = open_stages(split_demo(2))

@@ -69,6 +69,7 @@ def test_another_key_gets_no_answer(key: bytes | None, split_demo: Split, monkey
         Ring(last, addresses, KEY).close()
 
 
+@pytest.mark.long
 def test_stages_of_another_split_are_named(split_demo: Split) -> None:
     first, last = open_stages(split_demo(3))[0], open_stages(split_demo(2))[-1]
     with served([FollowingStage(first)], None) as [address]:
@@ -106,6 +107,7 @@ def test_no_address_that_others_reach_goes_without_a_key() -> None:
     links.close()
 
 
+@pytest.mark.long
 def test_what_a_stage_says_of_its_time_is_a_number(split_demo: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     first, last = open_stages(split_demo(2))
     stage = FollowingStage(first)
@@ -157,6 +159,7 @@ def test_other_kernels_are_one_warning(split_demo: Split) -> None:
         ring.close()
 
 
+@pytest.mark.long
 def test_trees_over_unlike_processors_have_the_same_rows(split_demo: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     last, address = open_stages(split_demo(2))[-1], free_address()
     others = [name for name in instructions_here() if name != last.instructions]
