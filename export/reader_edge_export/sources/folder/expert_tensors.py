@@ -182,7 +182,8 @@ def _newer(name: str, parameters: ParameterNames) -> str:
     name = f"model.{name.removeprefix('backbone.')}" if name.startswith("backbone.") else name
     name = _BY_MATRIX.sub(r".experts.\2.\1.", name.replace(".mlp.moe_statics.", ".mlp.gate.moe_statics."))
     before, found, part = name.partition(".block_sparse_moe.")
-    if found and (part == "gate.weight" or _OWN_BY_NUMBER.match(part)):
+    is_own = _OWN_BY_NUMBER.match(part) and parameters.find(f"{before}{found}experts.down_proj") is None
+    if found and (part == "gate.weight" or is_own):
         newer = f"{before}.mlp.{part}"
         return newer if part != "gate.weight" or parameters.find(newer) is not None else f"{before}.mlp.router.weight"
     return before + found + _GRANITE.get(part, part)

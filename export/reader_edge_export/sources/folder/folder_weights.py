@@ -13,6 +13,7 @@ from reader_edge_export.blocks.blocks import Blocks
 from reader_edge_export.sources.blank_model import built_config, check_largest, skeleton_of
 from reader_edge_export.sources.config.hf_config import hf_config
 from reader_edge_export.sources.folder.expert_tensors import MXFP4, ExpertTensors, Mxfp4Tensors, gather_experts
+from reader_edge_export.sources.folder.mlx_layout import as_published
 from reader_edge_export.sources.folder.parameter_names import (
     ParameterNames,
     check_names,
@@ -91,6 +92,7 @@ def open_folder(
     tensors = text_tensors(config, stored_tensors(folder)) if is_part else stored_tensors(folder)
     if quantization is not None:
         tensors = packed_tensors(folder, tensors, quantization)
+    tensors = as_published(config, tensors)
     args = hf_config(config)
     if built_config(args, str(folder)).tie_word_embeddings and has_own_head(tensors):
         args["tie_word_embeddings"] = False

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reader_edge_export.sources.architectures import RECURRENT, check_architecture, is_mixture, max_context_of
+from reader_edge_export.sources.architectures import check_architecture, is_mixture, max_context_of
 from reader_edge_export.sources.config.hf_config import hf_config
 from reader_edge_export.sources.folder.folder_files import check_entries, check_names, read_json, weight_files
+from reader_edge_export.sources.folder.mlx_layout import check_layout
 from reader_edge_export.sources.folder.stored_tensors import stored_tensors
 from reader_edge_export.sources.generation import end_ids, other_choices, own_sampling
 from reader_edge_export.sources.pooling import folder_pooling
 from reader_edge_export.sources.quantized.formats import (
-    MLX,
     MXFP4,
     Quantization,
     plain_config,
@@ -22,7 +22,7 @@ from reader_edge_export.sources.quantized.formats import (
 )
 from reader_edge_export.sources.source import Source
 from reader_edge_export.sources.text_part import has_other_modules, other_modules, text_config_of
-from reader_edge_runtime.errors import ExportError, TokenizerError, UnsupportedArchitectureError
+from reader_edge_runtime.errors import ExportError, TokenizerError
 from reader_edge_runtime.package.manifest import MANIFEST_NAME, MAX_VOCAB, sha256_of
 from reader_edge_runtime.package.manifest_file import read_manifest
 
@@ -148,13 +148,9 @@ def _checked(name: str, folder: Path, max_context: int | None) -> HuggingFaceSou
     quantization = quantization_of(config)
     if quantization is None:
         check_names(folder)
-    elif quantization.method == MLX and config["model_type"] in RECURRENT:
-        raise UnsupportedArchitectureError(
-            f"The weights of this {config['model_type']} model were converted for MLX, which turns its convolutions "
-            "and may add one to its norms: give the model as its makers publish it, or a GGUF file of it."
-        )
     else:
         types = (*quantization.weight_types, *types)
+    check_layout(config, tensors)
     is_part = text is not None or has_other_modules(config, tensors)
     context, modules = max_context_of(config, max_context), other_modules(config, tensors) if is_part else ()
     return HuggingFaceSource(name, config, context, types, folder, quantization, is_part, modules)

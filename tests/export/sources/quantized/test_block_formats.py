@@ -2,7 +2,8 @@
 
 golden/blocks.safetensors was written and widened by bitsandbytes 0.50.2 and mlx 0.32.4 on a CPU, in the types that
 their files name. Folders have the keys and types that transformers 5.24.0 saves with `load_in_4bit` and `load_in_8bit`,
-and mlx_lm.convert with `-q`, by their source code; none was fetched.
+and mlx_lm.convert with `-q`, by their source code; none was fetched. mlx-lm 0.32.2 wrote tiny models of what has states
+in 4 and 8 bits and as they are: read here, they give its logits.
 """
 
 import json
@@ -255,10 +256,76 @@ def test_stacked_experts_that_the_model_does_not_have_are_not_taken_apart(
         find_source(source, None).open_model()
 
 
-def test_recurrent_models_of_mlx_are_refused(tiny_model: TinyModel, tmp_path: Path) -> None:
-    source = copy_folder(tiny_model("qwen3_5_text"), tmp_path / "source", lambda _: None)
-    change_config(source, quantization=MLX)
-    with pytest.raises(UnsupportedArchitectureError, match="were converted for MLX, which turns its convolutions"):
+_MLX_NAMES = {
+    "lfm2_moe": {".w1.": ".gate_proj.", ".w2.": ".down_proj.", ".w3.": ".up_proj."},
+    "nemotron_h-experts": {".switch_mlp.up_proj.": ".switch_mlp.fc1.", ".switch_mlp.down_proj.": ".switch_mlp.fc2."},
+}
+_WITH_ONE = ("input_layernorm.weight", "post_attention_layernorm.weight", "q_norm.weight", "k_norm.weight")
+
+
+def _is_norm_with_one(family: str, name: str) -> bool:
+    return family.startswith("qwen") and name.endswith((*_WITH_ONE, "model.norm.weight"))
+
+
+def _as_mlx_writes(family: str, tensors: Tensors) -> None:
+    """What `sanitize` of mlx-lm's model does."""
+    _stacked(tensors)
+    for name in list(tensors):
+        values, theirs = tensors.pop(name), name
+        for ours, other in _MLX_NAMES.get(family, {}).items():
+            theirs = theirs.replace(ours, other)
+        if name.endswith(("conv1d.weight", "conv.weight")):
+            values = values.moveaxis(2, 1).contiguous()
+        tensors[theirs] = values + 1 if _is_norm_with_one(family, name) else values
+    for name in [name for name in tensors if family == "granitemoehybrid" and ".shared_mlp." in name]:
+        layer, values = name.partition(".shared_mlp.")[0], tensors.pop(name)
+        parts = ("gate_proj", "up_proj") if "input_linear" in name else ("down_proj",)
+        for part, rows in zip(parts, values.chunk(len(parts)), strict=True):
+            tensors[f"{layer}.mlp.{part}.weight"] = rows.contiguous()
+
+
+@pytest.mark.parametrize(
+    ("family", "is_quantised"),
+    [
+        *((family, False) for family in ("qwen3_next", "qwen3_5_moe_text", "nemotron_h-experts", "lfm2_moe")),
+        ("granitemoehybrid", False),
+        *((family, True) for family in ("qwen3_5_text", "nemotron_h", "lfm2")),
+    ],
+)
+def test_what_mlx_changes_of_models_with_states_is_undone(
+    family: str, is_quantised: bool, tiny_model: TinyModel, tmp_path: Path
+) -> None:
+    def rounded(tensors: Tensors) -> None:
+        """Norms lose the digits that a one leaves no room for."""
+        tensors.update({name: (t + 1) - 1 for name, t in tensors.items() if _is_norm_with_one(family, name)})
+
+    own, plain = (copy_folder(tiny_model(family), tmp_path / name, rounded) for name in ("own", "plain"))
+    if is_quantised:
+        quantize(own, plain, WRITERS["mlx"])
+    source = copy_folder(own, tmp_path / "source", lambda tensors: _as_mlx_writes(family, tensors))
+    _equal(source, plain)
+
+
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [("lfm2_moe", ".feed_forward.w1.weight"), ("granitemoehybrid", ".shared_mlp.input_linear.weight")],
+)
+def test_a_matrix_by_mlx_name_and_by_its_own_is_refused(
+    family: str, name: str, tiny_model: TinyModel, tmp_path: Path
+) -> None:
+    def twice(tensors: Tensors) -> None:
+        own = {key: values.clone() for key, values in tensors.items() if key.endswith(name)}
+        _as_mlx_writes(family, tensors)
+        tensors.update(own)
+
+    source = copy_folder(tiny_model(family), tmp_path / "source", twice)
+    with pytest.raises(ExportError, match=r"gate_proj\.weight.*has no place"):
+        find_source(source, None).open_model()
+
+
+def test_falcon_h1_of_mlx_is_refused(tiny_model: TinyModel, tmp_path: Path) -> None:
+    source = copy_folder(tiny_model("falcon_h1"), tmp_path / "source", lambda tensors: _as_mlx_writes("", tensors))
+    with pytest.raises(UnsupportedArchitectureError, match="converted for MLX, which multiplies matrices by factors"):
         find_source(source, None)
 
 
