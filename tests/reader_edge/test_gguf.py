@@ -162,9 +162,9 @@ def test_every_figure_has_a_word_that_is_explained(figure: str) -> None:
 
 def _texts(path: Path) -> Iterator[str]:
     """The texts of a module's code. Docstrings stay inside, but for those of commands, which are their help."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    inside = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    inside = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
         is_shown = "commands" in path.parts or id(node) not in inside
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and is_shown:
             yield node.value

@@ -71,7 +71,10 @@ def test_trees_and_commits_have_plain_bits(
     check_random_trees(target, num_kept=1, num_steps=20)
 
 
-@pytest.mark.parametrize("model_type", [*HYBRIDS, "granitemoehybrid", "qwen3_moe", "gemma4_text-experts"])
+@pytest.mark.parametrize(
+    "model_type",
+    [*HYBRIDS, "granitemoehybrid", "qwen3_moe", pytest.param("gemma4_text-experts", marks=pytest.mark.long)],
+)
 @pytest.mark.usefixtures("two_cores")
 def test_random_operations_on_slots_leave_what_a_fresh_prefill_leaves(exported: Exported, model_type: str) -> None:
     target, _ = settle_width(HostTarget.open(ModelPackage.open(exported(model_type, "int8", "exact")), 2))
@@ -177,6 +180,7 @@ def _softplus_session() -> ort.InferenceSession:
 TABLE = "model.embed_tokens_per_layer.weight"
 
 
+@pytest.mark.long
 def test_a_manifest_tells_of_each_layer_what_it_keeps(exported: Exported) -> None:
     manifest = ModelPackage.open(exported("gemma4_text", "int8", "exact")).manifest
     windowed, whole = (2, 16), (1, 32)

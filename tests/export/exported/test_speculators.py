@@ -157,7 +157,10 @@ def ask_always(engine: Engine) -> SpeculatorSource:
     return source
 
 
-@pytest.mark.parametrize(("format_name", "precision"), [*FORMS, *ASSISTANTS, *BLOCK_FORMS])
+@pytest.mark.parametrize(
+    ("format_name", "precision"),
+    [*FORMS, *BLOCK_FORMS, *(pytest.param(*form, marks=pytest.mark.long) for form in ASSISTANTS)],
+)
 def test_answers_are_plain_ones_also_with_hostile_weights(
     speculating: Callable[[str, str], Path], format_name: str, precision: str, tmp_path: Path
 ) -> None:

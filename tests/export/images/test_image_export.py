@@ -54,6 +54,7 @@ def exported(folder: Path, out: Path, options: ExportOptions) -> tuple[Manifest,
     return ModelPackage.open(out).manifest, report.left_out
 
 
+@pytest.mark.long
 def test_eyes_come_along_unless_they_are_not_wanted(model: Path, tmp_path: Path) -> None:
     seeing, left_out = exported(model, tmp_path / "seeing", ExportOptions("int8", check="none"))
     assert seeing.images is not None

@@ -80,7 +80,7 @@ def moments(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         ("two", "int4"),
         ("mixture", "fp32"),
         ("mixture", "int8"),
-        ("mixture", "int4"),
+        pytest.param("mixture", "int4", marks=pytest.mark.long),
         ("gguf", "keep"),
     ],
 )

@@ -110,6 +110,7 @@ def test_a_sound_package_runs_on_the_cpu(demo_folder: Path, tmp_path: Path) -> N
     assert "The whole graph runs on CPUExecutionProvider" in by_check["placement"].sentence
 
 
+@pytest.mark.long
 def test_no_network_is_used_and_no_torch_imported(demo_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(_TRAP)

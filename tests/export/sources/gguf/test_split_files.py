@@ -47,6 +47,7 @@ def test_the_first_part_stands_for_all(joined: Path, first: Path) -> None:
     assert find_source(first, None).files == parts.paths
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("precision", ["keep", "int8", "int4"])
 def test_a_package_is_that_of_the_joined_file_byte_for_byte(precision: str, tmp_path: Path) -> None:
     model = build_source("llama", tmp_path / "source")
