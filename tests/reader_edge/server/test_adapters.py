@@ -97,13 +97,45 @@ def test_adapters_come_and_go_while_the_server_runs(served: Served, requested: l
     assert requested == ["oracle"]
     body = served.get("/openapi.json").json()["components"]["schemas"]["CompletionBody"]
     assert body["properties"]["model"]["enum"] == ["demo", "pirate", "oracle"]
-    for name in ("oracle", "pirate"):
-        gone = served.post("/v1/unload_lora_adapter", {"lora_name": name})
-        assert (gone.status_code, gone.text) == (200, f"Success: LoRA adapter '{name}' removed successfully.")
-        assert served.post("/v1/unload_lora_adapter", {"lora_name": name}).status_code == 404
-    assert [each["id"] for each in served.get("/v1/models").json()["data"]] == ["demo"]
+    gone = served.post("/v1/unload_lora_adapter", {"lora_name": "oracle"})
+    assert (gone.status_code, gone.text) == (200, "Success: LoRA adapter 'oracle' removed successfully.")
+    assert served.post("/v1/unload_lora_adapter", {"lora_name": "oracle"}).status_code == 404
+    assert [each["id"] for each in served.get("/v1/models").json()["data"]] == ["demo", "pirate"]
     assert served.post("/v1/completions", BODIES["/v1/completions"] | {"model": "oracle"}).status_code == 404
-    assert served.post("/v1/load_lora_adapter", {"lora_name": "pirate"}).status_code == 200
+
+
+def test_what_the_server_was_started_with_stays(served: Served, chat_engine: Engine) -> None:
+    loaded = chat_engine.adapters.get("pirate")
+    for path, body in (
+        ("/v1/unload_lora_adapter", {"lora_name": "pirate"}),
+        ("/v1/load_lora_adapter", {"lora_name": "pirate", "lora_path": "sub/oracle", "load_inplace": True}),
+    ):
+        refused = served.post(path, body)
+        assert (refused.status_code, "which stays: " in refused.text) == (400, True)
+    assert chat_engine.adapters.get("pirate") is loaded
+
+
+def test_of_two_requests_that_load_one_name_at_once_the_second_is_refused(
+    served: Served, chat_engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load, second = chat_engine.load_adapter, []
+    body = {"lora_name": "oracle", "lora_path": "sub/oracle", "load_inplace": True}
+
+    def load_while_another_asks(name: str, path: Path) -> None:
+        second.append(served.post("/v1/load_lora_adapter", body))
+        load(name, path)
+
+    monkeypatch.setattr(chat_engine, "load_adapter", load_while_another_asks)
+    assert served.post("/v1/load_lora_adapter", body).status_code == 200
+    assert (len(second), second[0].status_code, "is being loaded" in second[0].text) == (1, 400, True)
+
+
+def test_an_adapter_is_of_the_model_that_a_request_names(served: Served, chat_engine: Engine) -> None:
+    for path in ("/v1/load_lora_adapter", "/v1/unload_lora_adapter"):
+        body = {"lora_name": "oracle", "lora_path": "sub/oracle", "model": "other"}
+        assert served.post(path, body).status_code == 404
+        assert served.post(path, body | {"model": "demo"}).status_code == 200
+    assert list(chat_engine.adapters) == ["pirate"]
 
 
 def test_paths_of_strangers_stay_below_the_folder(served: Served, tmp_path: Path) -> None:
@@ -144,10 +176,10 @@ def test_without_a_folder_only_names_given_at_the_start_are_loaded(
     requested: list[str | None], async_engine: AsyncEngine, tmp_path: Path
 ) -> None:
     served = Served(async_engine, ServerSettings("demo", adapter_paths={"pirate": tmp_path}))
-    assert served.post("/v1/unload_lora_adapter", {"lora_name": "pirate"}).status_code == 200
     refused = served.post("/v1/load_lora_adapter", {"lora_name": "oracle", "lora_path": str(tmp_path)})
     assert (refused.status_code, "start it with --adapters-folder" in refused.text) == (400, True)
-    assert served.post("/v1/load_lora_adapter", {"lora_name": "pirate"}).status_code == 200
+    again = {"lora_name": "pirate", "load_inplace": True}
+    assert served.post("/v1/load_lora_adapter", again).status_code == 200
 
 
 def test_an_adapter_is_not_called_as_its_model(tmp_path: Path) -> None:
