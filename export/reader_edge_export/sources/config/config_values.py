@@ -9,6 +9,8 @@ _ACTIVATIONS = ("silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_
 
 ENDLESS = float("inf")
 MAX_EXPERTS, MAX_LAYERS = 1 << 13, 1 << 10  # each layer takes time, however small it is
+MAX_ALL_EXPERTS = 1 << 17  # of all layers: each has objects of its own before its tensors are found to be there
+MAX_ALTUP_INPUTS = 64
 _LARGEST = (2 - 2**-23) * 2.0**127
 _MAX_WHOLE = 1 << 53
 _ENDLESS_IN_JSON = {"__float__": "Infinity"}  # as transformers 5 writes it
@@ -142,7 +144,10 @@ _KINDS: dict[str, tuple[str, Callable[[object], bool]]] = {
     **dict.fromkeys(("num_kv_shared_layers", "hidden_size_per_layer_input"), _SIZE),
     **dict.fromkeys(("attention_k_eq_v", "use_double_wide_mlp", "enable_moe_block"), _FLAG),
     "top_k_experts": _COUNT,
-    "altup_num_inputs": ("a whole number from 1 to 64", lambda value: type(value) is int and 0 < value <= 64),
+    "altup_num_inputs": (
+        f"a whole number from 1 to {MAX_ALTUP_INPUTS}",
+        lambda value: type(value) is int and 0 < value <= MAX_ALTUP_INPUTS,
+    ),
     **{"altup_active_idx": _SIZE, "altup_correct_scale": _FLAG, "laurel_rank": _COUNT},
     "activation_sparsity_pattern": ("a list of numbers from 0 to below 1", _is_shares),
     "per_layer_config": _OBJECT,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from reader_edge_export.sources.config.config_keys import READ, check_keys
-from reader_edge_export.sources.config.config_values import ENDLESS, MAX_EXPERTS
+from reader_edge_export.sources.config.config_values import ENDLESS, MAX_ALL_EXPERTS, MAX_EXPERTS
 from reader_edge_export.sources.config.layer_types import set_layer_types
 from reader_edge_export.sources.config.rope_config import rope_config
 from reader_edge_runtime.errors import ExportError
@@ -32,6 +32,7 @@ _FLOAT_LISTS = ("mlp_multipliers", "ssm_multipliers", "activation_sparsity_patte
 _SCALED = ("gpt_oss", "apertus")  # whose classes suppose a stretched position embedding
 _WHOLE = ("query_pre_attn_scalar",)
 _GEMMA4_EXPERTS = ("num_experts", "top_k_experts", "moe_intermediate_size")
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 
 def hf_config(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,6 +55,7 @@ def hf_config(config: Mapping[str, Any]) -> dict[str, Any]:
         _set_latent(args, model_type)
     if "layer_types" in READ[model_type]:
         set_layer_types(args, model_type)
+    _check_all_experts(args)
     _replace_nulls(args)
     # A padding row is of no use here, and its usual id may lie beyond a small vocabulary.
     return {**args, "model_type": model_type, "pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
@@ -142,6 +144,16 @@ def _set_experts(args: dict[str, Any], model_type: str) -> None:
         _check_num_chosen(args.get("moe_k", 1), args.get("moe_num_experts", MAX_EXPERTS))
     elif args.get("num_local_experts"):
         _check_num_chosen(args.get("num_experts_per_tok", 1), args["num_local_experts"])
+
+
+def _check_all_experts(args: Mapping[str, Any]) -> None:
+    num_layers = args.get("num_hidden_layers") or len(args.get("layer_types") or ())
+    num_experts = max(args.get(key) or 0 for key in _EXPERTS)
+    if num_layers * num_experts > MAX_ALL_EXPERTS:
+        raise ExportError(
+            f"config.json gives {num_experts} experts in each of {num_layers} layers, and {MAX_ALL_EXPERTS} are the "
+            "most in all: fetch the model again."
+        )
 
 
 def _set_num_experts(args: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ here as llama.cpp fills it in. What a file says beyond what is mapped here is re
 from collections.abc import Callable
 
 from reader_edge_export.sources.architectures import is_mixture
-from reader_edge_export.sources.config.config_values import MAX_EXPERTS
+from reader_edge_export.sources.config.config_values import MAX_ALL_EXPERTS, MAX_EXPERTS
 from reader_edge_export.sources.gguf.family_configs import (
     ernie_moe,
     gemma2,
@@ -145,6 +145,8 @@ def _shared(file: GgufFile, values: Metadata) -> Config:
     if embedding is None:
         raise file.error("lacks the tensor token_embd.weight", "give the file of a whole model")
     num_layers = num_layers_of(file, values)
+    if num_layers * num_experts > MAX_ALL_EXPERTS:
+        raise file.error(f"has {num_experts} experts in each of {num_layers} layers")
     num_heads = values.size("attention.head_count")
     num_kv_heads = num_kv_heads_of(file, values, num_layers, num_heads)
     if num_heads % num_kv_heads:

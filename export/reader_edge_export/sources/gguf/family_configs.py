@@ -1,8 +1,8 @@
 """What config.json would hold beside what all have: Gemma 2 to 4 and 3n, LFM2, Qwen 3.5, and mixtures of experts."""
 
-from math import inf
 from statistics import NormalDist
 
+from reader_edge_export.sources.config.config_values import MAX_ALTUP_INPUTS
 from reader_edge_export.sources.gguf.gguf_file import GgufFile
 from reader_edge_export.sources.gguf.layer_sizes import (
     Config,
@@ -59,6 +59,9 @@ def gemma3n(file: GgufFile, values: Metadata) -> Config:
     num_shared = values.number("attention.shared_kv_layers", max(num_layers - _GEMMA3N_OWN, 0))  # often as a float
     if num_shared not in range(num_layers):
         raise file.error(f"gives attention.shared_kv_layers as {num_shared:g} of {num_layers} layers")
+    num_inputs, active = values.size("altup.num_inputs", 4), values.size("altup.active_idx", 0, least=0)
+    if not active < num_inputs <= MAX_ALTUP_INPUTS:
+        raise file.error(f"gives altup.active_idx as {active} of {num_inputs} inputs, of {MAX_ALTUP_INPUTS} at most")
     return {
         **heads(file, values),
         "rope_local_base_freq": values.positive("rope.freq_base_swa", 10000.0),
@@ -67,8 +70,8 @@ def gemma3n(file: GgufFile, values: Metadata) -> Config:
         "layer_types": layer_types_of(file, values, 5),
         "final_logit_softcapping": values.positive("final_logit_softcapping", 30.0),
         "num_kv_shared_layers": int(num_shared),
-        "altup_num_inputs": values.size("altup.num_inputs", 4),
-        "altup_active_idx": values.size("altup.active_idx", 0, least=0),
+        "altup_num_inputs": num_inputs,
+        "altup_active_idx": active,
         "altup_correct_scale": values.flag("altup.correct_scale", True),
         "activation_sparsity_pattern": _shares(values, num_layers),
         "laurel_rank": _num_rows(file, "blk.0.laurel_l.weight"),
@@ -81,8 +84,12 @@ def _shares(values: Metadata, num_layers: int) -> list[float]:
     """Of values that each layer's MLP leaves out, which files give as quantiles of a normal distribution."""
     if not values.has("activation_sparsity_scale"):
         return [_GEMMA3N_SHARE if layer < _GEMMA3N_SPARSE else 0.0 for layer in range(num_layers)]
-    quantiles = values.numbers("activation_sparsity_scale", lambda value: value < inf)
-    return [round(NormalDist().cdf(quantile), 6) for quantile in quantiles]
+    quantiles = values.numbers("activation_sparsity_scale", lambda value: _share(value) < 1)
+    return [_share(quantile) for quantile in quantiles]
+
+
+def _share(quantile: float) -> float:
+    return round(NormalDist().cdf(quantile), 6)
 
 
 def _num_rows(file: GgufFile, name: str) -> int:

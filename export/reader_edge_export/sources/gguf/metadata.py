@@ -75,7 +75,7 @@ class Metadata:
         """A number of things, 0 or more, for each layer: given one by one, or once for all."""
         if not isinstance(self._agreed(key, default), list):
             return [self.size(key, default)] * num_layers
-        sizes = self._value(key, default, lambda value: isinstance(value, int) or len(value) == num_layers)
+        sizes = self._value(key, default, lambda value: not isinstance(value, list) or len(value) == num_layers)
         sizes = sizes if isinstance(sizes, list) else [sizes] * num_layers
         if not all(type(size) is int and 0 <= size <= _MAX_SIZE for size in sizes):
             shown = reprlib.repr(sizes)

@@ -70,6 +70,12 @@ def test_architectures_that_are_no_list_of_texts_are_refused(names: object) -> N
         ("gemma3n_text", {"altup_active_idx": 3}, "altup_active_idx as 3 of 3 inputs"),
         ("gemma3n_text", {"altup_num_inputs": 65}, "altup_num_inputs as 65, which must be a whole number from 1 to 64"),
         ("gemma3n_text", {"activation_sparsity_pattern": [1.0] * 5}, "a list of numbers from 0 to below 1"),
+        ("mixtral", {"num_hidden_layers": 1024, "num_local_experts": 8192}, "8192 experts in each of 1024 layers"),
+        (
+            "nemotron_h-experts",
+            {"layers_block_type": ["moe"] * 1024, "num_hidden_layers": 1024, "n_routed_experts": 8192},
+            "8192 experts in each of 1024 layers",
+        ),
         ("qwen3_5_text", {"full_attention_interval": 3}, "full_attention_interval as 3, and other layer_types"),
         ("granitemoehybrid", {"time_step_limit": [0.1]}, "two numbers, the smaller one first"),
         ("granitemoehybrid", {"time_step_limit": [0.2, 0.1]}, "two numbers, the smaller one first"),

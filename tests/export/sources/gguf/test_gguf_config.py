@@ -106,6 +106,33 @@ def test_experts_in_a_family_without_any_are_refused(tmp_path: Path) -> None:
         find_source(path, None)
 
 
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"altup.active_idx": 4}, "altup.active_idx as 4 of 4 inputs, of 64 at most"),
+        ({"altup.num_inputs": 1 << 20}, "altup.active_idx as 0 of 1048576 inputs, of 64 at most"),
+        ({"activation_sparsity_scale": [9.0]}, r"activation_sparsity_scale as \[9.0\]"),
+        ({"feed_forward_length": [1.5]}, r"feed_forward_length as \[1.5\]"),
+        ({"feed_forward_length": ["a"]}, r"feed_forward_length as \['a'\]"),
+    ],
+)
+def test_what_gemma_3n_computes_nothing_by_is_refused(values: dict[str, Any], words: str, tmp_path: Path) -> None:
+    sizes = {key.removeprefix("llama."): value for key, value in SMALL.items()}
+    own = {**sizes, "attention.sliding_window": 4, "attention.shared_kv_layers": 0, **values}
+    all_values = {f"gemma3n.{key}": value for key, value in own.items()} | VOCABULARY
+    path = write_gguf(tmp_path / "file", "gemma3n", all_values, small_tensors(VOCAB_SIZE))
+    with pytest.raises(GgufError, match=words):
+        find_source(path, None)
+
+
+def test_more_experts_than_any_model_has_are_refused_before_any_is_made(tmp_path: Path) -> None:
+    experts = {"llama.expert_count": 8192, "llama.expert_used_count": 2, "llama.block_count": 17}
+    tensors = {f"blk.{number}.x": np.zeros(1, np.float32) for number in range(17)}
+    path = write_small(tmp_path / "file", VOCABULARY, experts, tensors)
+    with pytest.raises(GgufError, match="8192 experts in each of 17 layers"):
+        find_source(path, None)
+
+
 ALIKE = {  # keys that mean the same, and a value of both
     ("attention.key_length", "attention.head_dim"): 4,
     ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"): 1e-5,
