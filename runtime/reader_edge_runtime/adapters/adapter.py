@@ -18,6 +18,7 @@ from reader_edge_runtime.errors import AdapterError
 MERGE = "merge it into its model with peft's merge_and_unload, and give the merged one"
 MOST = 1e6  # of a rank and of alpha
 _USUAL_RANK = 512  # one rank for all matrices may be more than the small ones can have, such as of routers
+_LONGEST = 256  # of a name: what is searched below takes the square of it, and no other thread runs meanwhile
 _SIZE = re.compile(r"\d[\d.]*[bm]")
 _NUMBER = re.compile(r"(?<![\d.vq_])\d[\d.]*[bm]?(?![\d.]*-?bit)")  # of a version and a size, not of a release
 _TEXT_PREFIXES = {  # transformers 4 and the hub have the first, modules of transformers 5 the second
@@ -77,7 +78,7 @@ class Adapter(ABC):
 
         Only numbers are compared, and only where both have the size of a model among them: one model has many names.
         """
-        own, given = (re.split(r"[/\\]", name)[-1].lower() for name in (self.base, model))
+        own, given = (re.split(r"[/\\]", name)[-1][:_LONGEST].lower() for name in (self.base, model))
         if not (_SIZE.search(own) and _SIZE.search(given)) or {*_NUMBER.findall(own)} <= {*_NUMBER.findall(given)}:
             return
         raise AdapterError(

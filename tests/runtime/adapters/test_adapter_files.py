@@ -57,6 +57,13 @@ def test_what_was_read_is_known_again_and_nothing_else(tmp_path: Path) -> None:
     assert [known.index(each) for each in known] == [0, 0, 2, 3]
 
 
+@pytest.mark.parametrize("name", ["1" * 500_000, "1." * 250_000 + "x"])
+def test_a_base_model_s_name_of_any_length_is_compared_at_once(name: str, tmp_path: Path) -> None:
+    """A size is searched for in it by a regular expression, which took minutes of a long one."""
+    folder = write_adapter(tmp_path / "adapter", base_model_name_or_path=name)
+    assert module_factors(open_adapter(folder), adapted_manifest(source_name="tiny-1b")).keys() == SHAPES.keys()
+
+
 def test_names_of_a_base_model_or_one_that_sees_images_mean_the_same_modules(tmp_path: Path) -> None:
     for number, (old, new) in enumerate([("model.layers", "layers"), ("model.", "model.language_model.")]):
         named = {name.replace(old, new, 1): each for name, each in factors().items()}
