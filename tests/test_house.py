@@ -10,8 +10,8 @@ from tests.conftest import ROOT
 CEILINGS = {  # lines of a room, raised only in the commit that says why
     "runtime": (
         "*.py",
-        34_482,
-    ),  # adapters, for what files call a family; calls of GLM-4, MiniCPM5, Hunyuan; manifests read once
+        34_490,
+    ),  # adapters, for what files call a family, or their base; calls of GLM-4, MiniCPM5, Hunyuan; manifests read once
     "export": ("*.py", 26_848),  # adapters; bitsandbytes, MLX; Nemotron-H; Falcon-H1; Phi-MoE
     "reader_edge": ("*.py", 21_720),  # proposals in replays; calls of GLM-4, MiniCPM5; names of two families
     "wings": ("*.py", 3_650),
