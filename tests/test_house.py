@@ -19,9 +19,9 @@ CEILINGS = {  # lines of a room, raised only in the commit that says why
     "tests": ("*.py", 83_000),  # Gemma 3n; StarCoder2, Mixtral; adapters; bitsandbytes, MLX; Nemotron-H; Falcon-H1
     "reader_edge/server": ("*.py", 8_680),  # images; kept responses; budgets; infill; models go; embeddings; first use
     "reader_edge/bench": ("*.py", 1_350),
-    "benchmarks": ("*.py", 6_692),  # adapters; images; first tokens; long contexts; sessions of agents; split files
+    "benchmarks": ("*.py", 6_716),  # adapters; images; first tokens; long contexts; sessions of agents; split files
     "scripts": ("*", 3_312),  # trees of blocks; AdaPLD and Graft; speculators proven; a fuzzer's help; a block timed
-    "docs": ("*.md", 7_366),  # copies, held out; bitsandbytes, MLX; Nemotron-H; Falcon-H1; bases of adapters
+    "docs": ("*.md", 7_371),  # copies, held out; bitsandbytes, MLX; Nemotron-H; Falcon-H1; bases of adapters
 }
 CODE = ("benchmarks", "export", "models", "native", "reader_edge", "runtime", "scripts", "tests", "wings")
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from benchmarks.peers.prepare import run
@@ -24,6 +25,12 @@ CHANGES: dict[str, dict[str, Any]] = {
         "vocab_size_per_layer_input": 304,
         "layer_types": [_WINDOWED, _WINDOWED, _WHOLE, _WINDOWED, _WHOLE],
     },
+    "gemma3n_text": {  # sizes that llama.cpp does not read; MLPs wide enough that a deviation of one value less is near
+        **{"vocab_size": 304, "vocab_size_per_layer_input": 304, "hidden_size_per_layer_input": 256, "laurel_rank": 64},
+        **{"altup_num_inputs": 4, "altup_active_idx": 0, "intermediate_size": [4096] * 25, "num_hidden_layers": 25},
+        **{"num_kv_shared_layers": 5, "layer_types": [*[_WINDOWED] * 4, _WHOLE] * 5},
+        **{"activation_sparsity_pattern": [*[0.95] * 10, *[0.0] * 15], "final_logit_softcapping": 30.0},
+    },
     # Windows in its largest alone.
     "exaone4": {"num_hidden_layers": 64, "layer_types": [*[_WINDOWED] * 3, _WHOLE] * 16},
     "seed_oss": {"attention_out_bias": False},
@@ -40,6 +47,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     "qwen3_5_moe_text": {"linear_value_head_dim": 16},
     "lfm2_moe": {"conv_bias": False},
     "qwen3_next": {"linear_value_head_dim": 16},
+    "falcon_h1": {"projectors_bias": False},
+    "nemotron_h": {"use_bias": False, "mamba_num_heads": 8},  # heads of 64 values in all at least
     "gpt_oss": {  # YaRN's range is from 0 to 4, whole numbers, which llama.cpp rounds it to
         "rope_parameters": {
             **{"rope_type": "yarn", "factor": 4.0, "truncate": False, "original_max_position_embeddings": 32},
@@ -55,6 +64,10 @@ _VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # by name: a model type, w
         {**_EXPERTS, "layer_types": [_WHOLE] * 2, "position_embedding_type": "rope"},
     ),
 }
+_VARIANTS["nemotron_h-experts"] = (
+    "nemotron_h-experts",
+    {**CHANGES["nemotron_h"], "n_group": 1, "topk_group": 1},  # of groups it takes all
+)
 _VARIANTS["gemma4_text-moe"] = (
     "gemma4_text",
     {
@@ -93,7 +106,19 @@ def _as_published(config_file: Path) -> None:
         config["first_k_dense_replace"] = config["mlp_layer_types"].count("dense")
     if "n_positions" in config:
         config["n_ctx"] = config["n_positions"]
+    if config["model_type"] == "gemma3n_text":
+        _add_unread(config_file.with_name("model.safetensors"), config)
     config_file.write_text(json.dumps(config))
+
+
+def _add_unread(file: Path, config: dict[str, Any]) -> None:
+    """Keys and values of layers that share those of others, which makers' folders have and llama.cpp asks for."""
+    tensors, num_layers = load_file(file), config["num_hidden_layers"]
+    for layer in range(num_layers - config["num_kv_shared_layers"], num_layers):
+        for part in ("k_proj", "v_proj", "k_norm"):
+            name = f"model.layers.{{}}.self_attn.{part}.weight"
+            tensors[name.format(layer)] = tensors[name.format(0)].clone()
+    save_file(tensors, file, {"format": "pt"})
 
 
 def unlike_tests(model: PreTrainedModel, file: Path) -> list[str]:

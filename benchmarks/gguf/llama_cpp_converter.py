@@ -12,6 +12,12 @@ from pathlib import Path
 
 import torch
 
+_NEMOTRON = {"linear_attention": "M", "full_attention": "*", "mlp": "-", "moe": "E"}
+_OF_EXPERTS = (
+    *("num_experts_per_tok", "n_routed_experts", "n_shared_experts", "n_group", "topk_group", "norm_topk_prob"),
+    *("routed_scaling_factor", "moe_intermediate_size", "moe_shared_expert_intermediate_size"),
+)
+
 
 def main() -> None:
     sources, folder, out = map(Path, sys.argv[1:])
@@ -20,13 +26,18 @@ def main() -> None:
 
     conversion = import_module("conversion")
     base = conversion.ModelBase
-    architecture = conversion.get_model_architecture(base.load_hparams(folder, False), conversion.ModelType.TEXT)
+    config = base.load_hparams(folder, False)
+    if kinds := config.get("layers_block_type"):  # Nemotron-H, whose dense layers the converter knows by letters alone
+        config["hybrid_override_pattern"] = "".join(_NEMOTRON[kind] for kind in kinds)
+        if "moe" not in kinds:  # transformers supposes these, and the converter makes a mixture of that
+            config = {key: value for key, value in config.items() if key not in _OF_EXPERTS}
+    architecture = conversion.get_model_architecture(config, conversion.ModelType.TEXT)
     model_class = conversion.get_model_class(architecture, mmproj=False)
     if model_class.supports_mtp_export:
         model_class.no_mtp = True
     import_module("conversion.base").TextModel.get_vocab_base_pre = lambda self, tokenizer: "gpt-2"
     with torch.inference_mode():
-        model = model_class(folder, gguf.LlamaFileType.ALL_F32, out, model_name="tiny")
+        model = model_class(folder, gguf.LlamaFileType.ALL_F32, out, model_name="tiny", hparams=config)
         writer = getattr(model, "impl", model)  # of a class that stands for several
         writer.set_vocab = writer._set_vocab_gpt2
         model.write()
