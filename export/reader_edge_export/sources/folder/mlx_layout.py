@@ -29,7 +29,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {  # by model type: parts of theirs, a
     "granitemoehybrid": {".mlp.down_proj.": ".shared_mlp.output_linear."},
 }
 _GATE, _UP, _BOTH = ".mlp.gate_proj.weight", ".mlp.up_proj.weight", ".shared_mlp.input_linear.weight"  # of Granite
-_NOT_UNDONE = {"falcon_h1": "multiplies matrices by factors of its config, which they do not tell"}
+_SPLIT_LATENTS = ".self_attn.embed_q."
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,12 @@ def is_of_mlx(tensors: Mapping[str, StoredTensor]) -> bool:
 
 def check_layout(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> None:
     """Raise UnsupportedArchitectureError where mlx-lm changed what is not undone here."""
-    reason = _NOT_UNDONE.get(config["model_type"])
-    if reason is not None and is_of_mlx(tensors):
+    reason = None
+    if config["model_type"] == "falcon_h1" and is_of_mlx(tensors):
+        reason = "multiplies matrices by factors of its config, which they do not tell"
+    elif any(_SPLIT_LATENTS in name for name in tensors):
+        reason = "splits what makes keys and values of latents by heads"
+    if reason is not None:
         raise UnsupportedArchitectureError(
             f"The weights of this {config['model_type']} model were converted for MLX, which {reason}: give the model "
             "as its makers publish it, or a GGUF file of it."

@@ -323,6 +323,13 @@ def test_a_matrix_by_mlx_name_and_by_its_own_is_refused(
         find_source(source, None).open_model()
 
 
+def test_split_latents_of_mlx_are_refused(tiny_model: TinyModel, tmp_path: Path) -> None:
+    split = {"model.layers.0.self_attn.embed_q.weight": torch.ones(4, 8, 8)}
+    source = copy_folder(tiny_model("glm4_moe_lite"), tmp_path / "source", lambda tensors: tensors.update(split))
+    with pytest.raises(UnsupportedArchitectureError, match="converted for MLX, which splits"):
+        find_source(source, None)
+
+
 def test_falcon_h1_of_mlx_is_refused(tiny_model: TinyModel, tmp_path: Path) -> None:
     source = copy_folder(tiny_model("falcon_h1"), tmp_path / "source", lambda tensors: _as_mlx_writes("", tensors))
     with pytest.raises(UnsupportedArchitectureError, match="converted for MLX, which multiplies matrices by factors"):
