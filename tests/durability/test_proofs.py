@@ -83,7 +83,6 @@ def test_load_changes_no_answer(
     assert "0 faults" in capsys.readouterr().out
 
 
-@pytest.mark.long
 def test_other_answers_fail(package: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     answer_alone = server_proof._answer_alone
 
