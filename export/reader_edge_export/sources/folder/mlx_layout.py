@@ -1,7 +1,7 @@
-"""What mlx-lm changes of models with convolutions besides packing their matrices, undone.
+"""What mlx-lm changes of models with convolutions or latents besides packing their matrices, undone.
 
-It moves a convolution's channels to its end, adds one to norms whose module does so itself, cuts Granite's MLPs, and
-calls some matrices otherwise. Source: `sanitize` in mlx_lm/models/*.py.
+It moves a convolution's channels to its end, adds one to norms whose module does so itself, cuts Granite's MLPs and
+what makes keys and values of latents, and calls some matrices otherwise. Source: `sanitize` in mlx_lm/models/*.py.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {  # by model type: parts of theirs, a
     "granitemoehybrid": {".mlp.down_proj.": ".shared_mlp.output_linear."},
 }
 _GATE, _UP, _BOTH = ".mlp.gate_proj.weight", ".mlp.up_proj.weight", ".shared_mlp.input_linear.weight"  # of Granite
-_SPLIT_LATENTS = ".self_attn.embed_q."
+_KEYS, _VALUES, _OF_LATENTS = ".embed_q.weight", ".unembed_out.weight", ".kv_b_proj.weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +61,34 @@ class JoinedTensor(StoredTensor):
         return self.read()[start:stop]
 
 
+@dataclass(frozen=True, slots=True)
+class HeadsTensor(StoredTensor):
+    """What makes keys and values (H (Dk + Dv), R) of latents. keys: (H, R, Dk). values: (H, Dv, R)."""
+
+    keys: StoredTensor
+    values: StoredTensor
+
+    def read(self) -> "torch.Tensor":
+        import torch
+
+        heads = torch.cat([self.keys.read().float().mT, self.values.read().float()], dim=1)
+        return heads.reshape(self.shape)
+
+    def read_rows(self, start: int, stop: int) -> "torch.Tensor":
+        return self.read()[start:stop]
+
+
 def is_of_mlx(tensors: Mapping[str, StoredTensor]) -> bool:
-    """Whether a convolution of these has its channels last: (C, K, 1) in place of (C, 1, K)."""
-    return any(name.endswith(_CONVOLUTIONS) and _is_turned(tensor) for name, tensor in tensors.items())
+    """Whether a convolution has its channels last, (C, K, 1) in place of (C, 1, K), or keys are made by their own."""
+    return any(name.endswith(_KEYS) or _is_turned(name, tensor) for name, tensor in tensors.items())
 
 
 def check_layout(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> None:
     """Raise UnsupportedArchitectureError where mlx-lm changed what is not undone here."""
-    reason = None
     if config["model_type"] == "falcon_h1" and is_of_mlx(tensors):
-        reason = "multiplies matrices by factors of its config, which they do not tell"
-    elif any(_SPLIT_LATENTS in name for name in tensors):
-        reason = "splits what makes keys and values of latents by heads"
-    if reason is not None:
         raise UnsupportedArchitectureError(
-            f"The weights of this {config['model_type']} model were converted for MLX, which {reason}: give the model "
-            "as its makers publish it, or a GGUF file of it."
+            "The weights of this falcon_h1 model were converted for MLX, which multiplies matrices by factors of its "
+            "config, which they do not tell: give the model as its makers publish it, or a GGUF file of it."
         )
 
 
@@ -91,18 +103,32 @@ def as_published(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor])
         own = name
         for theirs, ours in names.items():
             own = own.replace(theirs, ours)
-        if name.endswith(_CONVOLUTIONS) and _is_turned(tensor):
+        if _is_turned(name, tensor):
             channels, width, _ = tensor.shape
             tensor = replace(tensor, shape=(channels, 1, width))  # in memory they are the same
         elif name.endswith(with_one_added):
             tensor = LessOneTensor(name, tensor.file, tensor.shape, tensor.dtype, tensor)
         published[name if own in tensors else own] = tensor  # of two for one place, one has none then
     if config["model_type"] == "granitemoehybrid":
-        _join(published)
+        _join_mlps(published)
+    _join_heads(published)
     return published
 
 
-def _join(tensors: dict[str, StoredTensor]) -> None:
+def _join_heads(tensors: dict[str, StoredTensor]) -> None:
+    for name in [name for name in tensors if name.endswith(_KEYS)]:
+        before = name.removesuffix(_KEYS)
+        keys, values, joined = tensors[name], tensors.get(before + _VALUES), before + _OF_LATENTS
+        if values is None or len(keys.shape) != 3 or len(values.shape) != 3 or joined in tensors:
+            continue
+        (num_heads, rank, key_size), value_size = keys.shape, values.shape[1]
+        if values.shape == (num_heads, value_size, rank) and values.dtype == keys.dtype:
+            del tensors[name], tensors[before + _VALUES]
+            size = (num_heads * (key_size + value_size), rank)
+            tensors[joined] = HeadsTensor(joined, keys.file, size, keys.dtype, keys, values)
+
+
+def _join_mlps(tensors: dict[str, StoredTensor]) -> None:
     for gate in [name for name in tensors if name.endswith(_GATE)]:
         layer = gate.removesuffix(_GATE)
         first, last = tensors[gate], tensors.get(layer + _UP)
@@ -114,5 +140,5 @@ def _join(tensors: dict[str, StoredTensor]) -> None:
             tensors[layer + _BOTH] = JoinedTensor(layer + _BOTH, first.file, size, first.dtype, first, last)
 
 
-def _is_turned(tensor: StoredTensor) -> bool:
-    return len(tensor.shape) == 3 and tensor.shape[1] > tensor.shape[2] == 1
+def _is_turned(name: str, tensor: StoredTensor) -> bool:
+    return name.endswith(_CONVOLUTIONS) and len(tensor.shape) == 3 and tensor.shape[1] > tensor.shape[2] == 1

@@ -260,6 +260,7 @@ _MLX_NAMES = {
     "lfm2_moe": {".w1.": ".gate_proj.", ".w2.": ".down_proj.", ".w3.": ".up_proj."},
     "nemotron_h-experts": {".switch_mlp.up_proj.": ".switch_mlp.fc1.", ".switch_mlp.down_proj.": ".switch_mlp.fc2."},
 }
+_NOPE = 8  # values of a key that its latent makes
 _WITH_ONE = ("input_layernorm.weight", "post_attention_layernorm.weight", "q_norm.weight", "k_norm.weight")
 
 
@@ -277,6 +278,10 @@ def _as_mlx_writes(family: str, tensors: Tensors) -> None:
         if name.endswith(("conv1d.weight", "conv.weight")):
             values = values.moveaxis(2, 1).contiguous()
         tensors[theirs] = values + 1 if _is_norm_with_one(family, name) else values
+    for name in [name for name in tensors if name.endswith(".kv_b_proj.weight")]:
+        before, heads = name.removesuffix("kv_b_proj.weight"), tensors.pop(name).unflatten(0, (4, -1))
+        tensors[f"{before}embed_q.weight"] = heads[:, :_NOPE].mT.contiguous()
+        tensors[f"{before}unembed_out.weight"] = heads[:, _NOPE:].contiguous()
     for name in [name for name in tensors if family == "granitemoehybrid" and ".shared_mlp." in name]:
         layer, values = name.partition(".shared_mlp.")[0], tensors.pop(name)
         parts = ("gate_proj", "up_proj") if "input_linear" in name else ("down_proj",)
@@ -288,7 +293,7 @@ def _as_mlx_writes(family: str, tensors: Tensors) -> None:
     ("family", "is_quantised"),
     [
         *((family, False) for family in ("qwen3_next", "qwen3_5_moe_text", "nemotron_h-experts", "lfm2_moe")),
-        ("granitemoehybrid", False),
+        *((family, False) for family in ("granitemoehybrid", "glm4_moe_lite")),
         *((family, True) for family in ("qwen3_5_text", "nemotron_h", "lfm2")),
     ],
 )
@@ -321,13 +326,6 @@ def test_a_matrix_by_mlx_name_and_by_its_own_is_refused(
     source = copy_folder(tiny_model(family), tmp_path / "source", twice)
     with pytest.raises(ExportError, match=r"gate_proj\.weight.*has no place"):
         find_source(source, None).open_model()
-
-
-def test_split_latents_of_mlx_are_refused(tiny_model: TinyModel, tmp_path: Path) -> None:
-    split = {"model.layers.0.self_attn.embed_q.weight": torch.ones(4, 8, 8)}
-    source = copy_folder(tiny_model("glm4_moe_lite"), tmp_path / "source", lambda tensors: tensors.update(split))
-    with pytest.raises(UnsupportedArchitectureError, match="converted for MLX, which splits"):
-        find_source(source, None)
 
 
 def test_falcon_h1_of_mlx_is_refused(tiny_model: TinyModel, tmp_path: Path) -> None:
