@@ -52,10 +52,12 @@ def test_info_tells_what_a_file_holds(runner: CliRunner, path: Path) -> None:
 
 def test_info_tells_why_a_model_cannot_be_exported(runner: CliRunner, tmp_path: Path) -> None:
     values = {"mamba.block_count": 3, "mamba.expert_count": 8, "mamba.expert_used_count": 2}
+    values |= {"mamba.attention.head_count": 4, "mamba.attention.head_count_kv": [0, 2, 0]}
     path = write_gguf(tmp_path / "file", "mamba", values, {"w": np.ones(4, np.float32)})
     shown = pairs(runner.invoke(main, ["info", str(path)]))
     assert (shown["architecture"], shown["layers"], shown["max context"]) == ("mamba", "3", "not given")
     assert shown["experts"] == "8, 2 a token"
+    assert shown["attention heads"] == "4, 2 for keys and values"  # of the layer that has some
     assert shown["can be exported"].startswith(f"no: '{path}' holds a model of the architecture 'mamba', which")
 
 

@@ -127,8 +127,10 @@ def _text(file: GgufFile, key: str) -> str:
 
 
 def _number(file: GgufFile, key: str) -> int | None:
+    """Of a number for each layer the largest, since layers without such a thing have 0."""
     value: Value | None = file.metadata.get(key)
-    return value if type(value) is int else None
+    numbers = value if isinstance(value, list) else [value]
+    return max((number for number in numbers if type(number) is int), default=None)
 
 
 def _shown(text: str) -> str:
