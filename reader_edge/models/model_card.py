@@ -91,8 +91,8 @@ def model_card(package: ModelPackage, licence: str | None, cost: PassCost | None
         "lossless speculative decoding: the same tokens as plain decoding, sooner.",
         "## Run",
         "Download this repository into a folder, then:",
-        '```sh\npip install "reader-edge[cpu]"\nreader-edge run FOLDER\nreader-edge serve FOLDER     # OpenAI\'s and '
-        "Ollama's interfaces\n```",
+        '```sh\npip install "reader-edge[cpu]"\nreader-edge run FOLDER\nreader-edge serve FOLDER     # OpenAI\'s API, '
+        "Anthropic's and Ollama's\n```",
         "## What it is",
         _table(("", ""), facts),
         _table(("file", "size"), files),

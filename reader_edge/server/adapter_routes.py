@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from reader_edge.server.api_error import ApiError, api_error, no_model
+from reader_edge.server.api_error import ApiError, api_error, no_model, shown_names
 from reader_edge.server.ignored_fields import LeftOut
 from reader_edge.server.json_body import read_values
 from reader_edge.server.model_pool import ModelPool
@@ -90,7 +90,9 @@ class AdapterRoutes:
             body = await self._decoded(request, UnloadAdapterBody)
             model, name = self._model(body), body.lora_name
             if name not in model.adapters:
-                raise ApiError(404, f"There is no adapter {name!r:.100}.", "lora_name", "model_not_found")
+                since = [each for each in model.adapters if each not in self._settings.adapter_paths]
+                remedy = f"name {shown_names(since)}" if since else "none was loaded since the start"
+                raise ApiError(404, f"There is no adapter {name!r:.100}: {remedy}.", "lora_name", "model_not_found")
             if name in self._settings.adapter_paths:
                 raise ApiError(400, f"{name!r} {_STAYS}: drop one that was loaded since.", "lora_name")
             await self._with_engine(model, lambda engine: engine.drop_adapter(name))

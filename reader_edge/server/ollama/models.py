@@ -100,7 +100,9 @@ class OllamaModels:
 
     async def _show(self, request: Request) -> Response:
         try:
-            model = self._found(await self._decoded(request, ShowBody))
+            body = await self._decoded(request, ShowBody)
+            model = self._found(body)
+            adapter = self._pool.settings_of(model).adapter_named(body.requested)
             try:
                 tokenizer = await asyncio.to_thread(lambda: model.tokenizer)
             except ReaderEdgeError as error:
@@ -115,7 +117,7 @@ class OllamaModels:
                 "parameters": "\n".join(f"{name:<30} {value:g}" for name, value in _parameters(model).items()),
                 "template": tokenizer.chat_source,
                 "license": "",
-                "details": _details(model),
+                "details": _details(model, None if adapter is None else model),
                 "model_info": {
                     "general.architecture": architecture,
                     f"{architecture}.context_length": manifest.max_context,
@@ -182,16 +184,16 @@ def _described(model: ServedModel) -> Json:
 
 def _adapters(model: ServedModel) -> list[Json]:
     """A model's adapters, each as a model made of it."""
-    details = _details(model) | {"parent_model": tagged(model.name)}
+    details = _details(model, model)
     return [
         _described(model) | {"name": tagged(name), "model": tagged(name), "details": details} for name in model.adapters
     ]
 
 
-def _details(model: ServedModel) -> Json:
+def _details(model: ServedModel, parent: ServedModel | None = None) -> Json:
     manifest = model.package.manifest
     return {
-        "parent_model": "",
+        "parent_model": "" if parent is None else tagged(parent.name),
         "format": "onnx",
         "family": manifest.architecture,
         "families": [manifest.architecture],

@@ -17,6 +17,7 @@ from reader_edge_runtime.untrusted.gguf_header import is_gguf
 
 _AT_EXPORT = "merge it into a package of its own with `reader-edge export MODEL OUT --adapter FOLDER`"
 _TABLES = re.compile(r"(.*\.)?(embed_tokens|wte|lm_head|token_embd|output)(\.weight)?")
+_ROUTERS = re.compile(r"(.*\.)?(gate|router|ffn_gate_inp)(\.weight)?")
 _TENSOR = re.compile(r"blk\.([0-9]{1,4})\.(\w{1,40})\.weight", re.ASCII)
 _MODULES = {  # by llama.cpp's names of tensors
     "attn_q": ("self_attn.q_proj",),
@@ -105,6 +106,8 @@ def _module_of(adapter: Adapter, target: str, shapes: Mapping[str, tuple[int, in
             return name
     if ".experts" in target or "_exps" in target:
         raise adapter.other(f"changes the experts of a mixture ({target!r:.100})")
+    if _ROUTERS.fullmatch(target):
+        raise adapter.other(f"changes what sends tokens to experts ({target!r:.100})", _AT_EXPORT)
     if _TABLES.fullmatch(target):
         raise adapter.other(f"changes the embeddings or the logit head ({target!r:.100})")
     raise adapter.missing(target)

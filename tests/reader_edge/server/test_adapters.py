@@ -82,7 +82,8 @@ def test_lists_of_models_name_adapters_and_what_they_are_made_of(served: Served)
         ("demo:latest", ""),
         ("pirate:latest", "demo:latest"),
     ]
-    assert served.post("/api/show", {"model": "pirate"}).status_code == 200
+    for name, parent in (("pirate", "demo:latest"), ("demo:pirate", "demo:latest"), ("demo", "")):
+        assert served.post("/api/show", {"model": name}).json()["details"]["parent_model"] == parent
     assert served.get("/openapi.json").status_code == 200
 
 
@@ -99,7 +100,11 @@ def test_adapters_come_and_go_while_the_server_runs(served: Served, requested: l
     assert body["properties"]["model"]["enum"] == ["demo", "pirate", "oracle"]
     gone = served.post("/v1/unload_lora_adapter", {"lora_name": "oracle"})
     assert (gone.status_code, gone.text) == (200, "Success: LoRA adapter 'oracle' removed successfully.")
-    assert served.post("/v1/unload_lora_adapter", {"lora_name": "oracle"}).status_code == 404
+    again = served.post("/v1/unload_lora_adapter", {"lora_name": "oracle"})
+    assert (again.status_code, "There is no adapter 'oracle': none was loaded since the start." in again.text) == (
+        404,
+        True,
+    )
     assert [each["id"] for each in served.get("/v1/models").json()["data"]] == ["demo", "pirate"]
     assert served.post("/v1/completions", BODIES["/v1/completions"] | {"model": "oracle"}).status_code == 404
 

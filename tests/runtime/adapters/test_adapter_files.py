@@ -125,6 +125,7 @@ def _of(module: str, num_outputs: int = 16, num_inputs: int = 16) -> dict[str, A
 
 REFUSED: dict[str, dict[str, Any]] = {  # by words of the refusal
     "experts of a mixture": _of("model.layers.0.mlp.experts.3.down_proj"),
+    "sends tokens to experts .*: merge it into a package": _of("model.layers.0.mlp.router"),
     "the embeddings or the logit head": _of("lm_head"),
     "'model.layers.7.self_attn.q_proj', which the model does not have": _of("model.layers.7.self_attn.q_proj"),
     "'q_projector', which the model does not have": _of("q_projector"),
