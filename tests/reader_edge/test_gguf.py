@@ -51,7 +51,7 @@ def test_info_tells_what_a_file_holds(runner: CliRunner, path: Path) -> None:
 
 
 def test_info_tells_why_a_model_cannot_be_exported(runner: CliRunner, tmp_path: Path) -> None:
-    values = {"mamba.block_count": 3, "mamba.expert_count": 8, "mamba.expert_used_count": 2}
+    values: dict[str, Any] = {"mamba.block_count": 3, "mamba.expert_count": 8, "mamba.expert_used_count": 2}
     values |= {"mamba.attention.head_count": 4, "mamba.attention.head_count_kv": [0, 2, 0]}
     path = write_gguf(tmp_path / "file", "mamba", values, {"w": np.ones(4, np.float32)})
     shown = pairs(runner.invoke(main, ["info", str(path)]))
