@@ -141,11 +141,18 @@ class AdapterTable:
             values = self._noughts(num_rows, rank * self._size)
         except MemoryError:
             raise ConfigError(f"Adapters take {wanted / 1e9:.1f} GB of memory, which is short: load fewer.") from None
+        if rank == old:  # in one copy: others wait for it
+            values[:num_old] = self.values
+        else:
+            self._copy(values, old, rank)
+        self.values = values
+
+    def _copy(self, values: Array, old: int, rank: int) -> None:
+        """Put what there is, in rows of the old rank, into those of another."""
         for before, after in zip(self.values, values, strict=False):
             for part in chain.from_iterable(self._parts.values()):
                 for blocks in (*part.down, *part.up):
                     blocks.of(after, rank)[:, :old] = blocks.of(before, old)
-        self.values = values
 
 
 def _placed(start: int, width: int, block: int, step: int) -> tuple[list[_Blocks], int]:
