@@ -14,6 +14,7 @@ from reader_edge_export.speculators.formats.folders import (
     BlockFiles,
     SpeculatorFiles,
     check_package_keys,
+    usual_state_ids,
 )
 from reader_edge_runtime.errors import ExportError, UnsupportedArchitectureError
 from reader_edge_runtime.package.package_parts import DFLASH
@@ -247,7 +248,7 @@ def block_state_ids(source: SpeculatorFiles, num_draft_layers: int, num_layers: 
     assert source.block is not None
     ids = source.block.layer_ids
     if source.block.is_packaged:
-        return ids or (2, num_layers // 2, num_layers - 3)
+        return ids or usual_state_ids(num_layers)
     if ids is None and num_draft_layers == 1:
         ids = (num_layers // 2,)
     elif ids is None:

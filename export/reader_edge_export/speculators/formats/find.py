@@ -26,7 +26,8 @@ from reader_edge_runtime.package.package_parts import MLP
 
 AUTO = "auto"  # in the place of a folder: the layers for later tokens that the target's own checkpoint has
 
-_OTHERS = {  # values of speculators_model_type, and what they are called
+_READERS = dict.fromkeys(PACKAGED, block_source) | {"eagle3": eagle3_source, MLP: mlp_source, "mtp": mtp_source}
+_OTHERS = {  # further values of speculators_model_type, and what they are called
     "eagle": "EAGLE-1 or EAGLE-2",
     "peagle": "P-EAGLE",
     "mlp_speculator": "MLP of IBM's",
@@ -64,15 +65,9 @@ def find_speculator(name: str | Path, target: Source) -> SpeculatorFiles:
     refuse_by_name(folder, config, tensors)
     if kind is None:
         return _plain(folder, config, tensors)
-    if kind in PACKAGED:
-        return block_source(folder, config, tensors)
-    if kind == "eagle3":
-        return eagle3_source(folder, config, tensors)
-    if kind == MLP:
-        return mlp_source(folder, config, tensors)
-    if kind == "mtp":
-        return mtp_source(folder, config, tensors)
-    raise _refused(folder, _OTHERS.get(kind, f"{kind!r:.40}") if isinstance(kind, str) else f"{kind!r:.40}")
+    if isinstance(kind, str) and kind in _READERS:
+        return _READERS[kind](folder, config, tensors)
+    raise _refused(folder, _OTHERS.get(str(kind), f"{kind!r:.40}"))
 
 
 def _is_named(config: dict[str, object]) -> bool:

@@ -27,8 +27,6 @@ UNREAD = ("verifier_norm.", "verifier_lm_head.")  # the target's, by which it wa
 MAX_STATES = 12  # a package has those of most states besides
 MAX_SIZE = (1 << 53) - 1  # what a number in JSON means everywhere
 _OWN_TYPES = ("qwen3_5_text", "qwen3_5_moe_text")  # of targets that bring such a layer
-_MTP_MODEL_TYPES = ("qwen3", *_OWN_TYPES)
-_MTP_KEYS = ("num_nextn_predict_layers",)
 _PREFIX = "mtp."
 MTP_LAYER = "mtp_layers.0."  # of the module
 _NAMES = {  # of checkpoints -> of the module; the first that fits
@@ -192,6 +190,11 @@ def _state_ids(config: Mapping[str, Any]) -> tuple[int, ...] | None:
     return tuple(ids)
 
 
+def usual_state_ids(num_layers: int) -> tuple[int, ...]:
+    """The states of a target of so many layers that EAGLE-3 and the `speculators` package read where no config says."""
+    return 2, num_layers // 2, num_layers - 3
+
+
 def wrong_value(name: str, value: object, words: str) -> ExportError:
     """For a value of config.json. words: what it must be."""
     return ExportError(
@@ -201,9 +204,9 @@ def wrong_value(name: str, value: object, words: str) -> ExportError:
 
 def mtp_source(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> SpeculatorFiles:
     """Of a folder in the format of the `speculators` package."""
-    layer = layer_config(folder, config, _MTP_MODEL_TYPES)
-    check_package_keys(config, _MTP_KEYS)
-    check_num_layers(str(folder), config.get("num_nextn_predict_layers", 1))
+    layer = layer_config(folder, config, ("qwen3", *_OWN_TYPES))
+    check_package_keys(config, (number_key := "num_nextn_predict_layers",))
+    check_num_layers(str(folder), config.get(number_key, 1))
     return SpeculatorFiles(MTP, folder, layer, tensors)
 
 

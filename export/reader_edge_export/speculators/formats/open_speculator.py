@@ -17,7 +17,7 @@ from reader_edge_export.sources.source_model import SourceModel
 from reader_edge_export.sources.weights import Weights
 from reader_edge_export.speculators.block_networks import BlockModule
 from reader_edge_export.speculators.formats.block_folders import block_config, block_state_ids
-from reader_edge_export.speculators.formats.folders import SpeculatorFiles
+from reader_edge_export.speculators.formats.folders import SpeculatorFiles, usual_state_ids
 from reader_edge_export.speculators.networks import Eagle3Config, Eagle3Module, MlpModule, MtpModule
 from reader_edge_export.speculators.speculator_module import SpeculatorModule
 from reader_edge_runtime.arrays import Float32Array
@@ -103,11 +103,6 @@ class TargetSizes:
         """By what its config says."""
         config: Any = built_config(hf_config(plain_config(target.config)), target.short_name)
         return cls(config.num_hidden_layers, config.hidden_size, config.vocab_size)
-
-    @property
-    def usual_state_ids(self) -> tuple[int, ...]:
-        """The states that EAGLE-3 reads where its config does not say."""
-        return 2, self.num_layers // 2, self.num_layers - 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +239,8 @@ def _state_ids(source: SpeculatorFiles, sizes: TargetSizes, num_layers: int) -> 
     last = sizes.num_layers + 1  # behind the final norm, which the target's logits are made of too
     if source.format not in (EAGLE3, DFLASH):
         return (last,)
-    ids, is_given, most = source.state_ids or sizes.usual_state_ids, source.state_ids is not None, sizes.num_layers
+    most, is_given = sizes.num_layers, source.state_ids is not None
+    ids = source.state_ids or usual_state_ids(most)
     if source.block is not None:
         named = source.block.num_target_layers
         if named not in (None, sizes.num_layers):

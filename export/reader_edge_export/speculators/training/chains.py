@@ -94,9 +94,7 @@ class ChainLoss:
     is_half: products are of bf16. reads: of the network's format.
     """
 
-    def __init__(
-        self, module: SpeculatorModule, batches: Batches, scale: Tensor, is_half: bool, reads: Reads = chain_reads
-    ) -> None:
+    def __init__(self, module: SpeculatorModule, batches: Batches, scale: Tensor, is_half: bool, reads: Reads) -> None:
         self._module = module
         self._reads = reads
         self._batches = batches
@@ -139,10 +137,12 @@ def measure_depths(
     module: SpeculatorModule,
     batches: Batches,
     scale: torch.Tensor,
-    is_half: bool = False,
-    reads: Reads = chain_reads,
+    reads: Reads,
 ) -> list[DepthAcceptance]:
-    """Of the first, the second and so on to the last token of chains. batches: held out. scale: see `ChainLoss`."""
+    """Of the first, the second and so on to the last token of chains.
+
+    batches: held out. scale, reads: see `ChainLoss`.
+    """
     hits = torch.zeros(DEPTH, 3)
     for step in range(min(batches.steps_an_epoch, _MAX_STEPS)):
         rows = batches.at(step)
@@ -150,7 +150,7 @@ def measure_depths(
         places = torch.arange(rows.states.shape[1], device=scale.device)
         states = rows.states.to(scale.device).float() / scale
         is_going_on = torch.ones(ids.shape[0], len(places), dtype=torch.bool, device=scale.device)
-        with torch.no_grad(), torch.autocast(scale.device.type, torch.bfloat16, enabled=is_half):
+        with torch.no_grad():
             for depth, (at, read) in enumerate(reads(module, states, ids, places)):
                 # The last place has nothing behind it.
                 is_known = is_going_on & has_scores[:, at] & (at + 1 < ids.shape[1])
@@ -165,8 +165,7 @@ def measure_depths(
 
 def _best(module: SpeculatorModule, read: torch.Tensor) -> torch.Tensor:
     """The target's ids (n, _FEW) that a network likes best, of what its logit head reads (n, E)."""
-    best = torch.cat([module.lm_head(some).topk(_FEW, -1).indices for some in read.split(_AT_ONCE)])
-    return best if module.target_ids is None else module.target_ids[best]
+    return module.in_target(torch.cat([module.lm_head(some).topk(_FEW, -1).indices for some in read.split(_AT_ONCE)]))
 
 
 def is_half_quicker(device: torch.device) -> bool:

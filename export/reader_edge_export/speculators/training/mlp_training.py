@@ -13,7 +13,6 @@ from reader_edge_export.speculators.training.trained_format import (
     TrainingInputs,
     embed,
     few_tokens,
-    last_state_ids,
     name_ids,
     new_layer,
     state_sample,
@@ -31,9 +30,6 @@ class MlpTraining(TrainedFormat):
 
     name = MLP
     shape = 32, 4  # nothing attends to more: places of many texts, and many small steps, teach more than long rows
-
-    def state_ids(self, manifest: Manifest) -> tuple[int, ...]:
-        return last_state_ids(manifest)
 
     def untrained(self, manifest: Manifest) -> SpeculatorModule:
         few, ids, _ = few_tokens(manifest)

@@ -14,7 +14,6 @@ from reader_edge_export.speculators.training.trained_format import (
     TrainedFormat,
     TrainingInputs,
     embed,
-    last_state_ids,
     new_layer,
     silence,
     state_sample,
@@ -32,9 +31,6 @@ class MtpTraining(TrainedFormat):
     """A layer of the type "qwen3", the one of the format that is a plain decoder's."""
 
     name = MTP
-
-    def state_ids(self, manifest: Manifest) -> tuple[int, ...]:
-        return last_state_ids(manifest)
 
     def untrained(self, manifest: Manifest) -> SpeculatorModule:
         module = _new(manifest)

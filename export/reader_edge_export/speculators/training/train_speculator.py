@@ -156,7 +156,7 @@ class SpeculatorTraining:
         named = ids if module.target_ids is not None else np.arange(vocab_size, dtype=np.int32)
         torch.nn.Module.eval(module)
         apart = Batches(held_out, named, vocab_size)
-        depths = measure_depths(module, apart, scale, reads=self._trained_format.reads)
+        depths = measure_depths(module, apart, scale, self._trained_format.reads)
         num_bytes = write_folder(
             self._out, self._trained_format, module, scale, self.state_ids, self._package.manifest, self._options.force
         )

@@ -46,9 +46,12 @@ class TrainedFormat(ABC):
     name: str
     shape: tuple[int, int] | None = None
 
-    @abstractmethod
     def state_ids(self, manifest: Manifest) -> tuple[int, ...]:
-        """Of the target's states those that it reads. Raises ExportError where a package does not report them."""
+        """Of the target's states those that it reads: the one behind the final norm, if nothing else is said.
+
+        Raises ExportError where a package does not report them.
+        """
+        return reported(manifest, (manifest.num_layers + 1,))
 
     @abstractmethod
     def untrained(self, manifest: Manifest) -> SpeculatorModule:
@@ -77,29 +80,21 @@ class TrainedFormat(ABC):
         """What config.json says, beside what it says in every format."""
 
 
-def check_reported(manifest: Manifest, state_ids: Sequence[int]) -> None:
-    """Raise ExportError where a package does not report these states."""
+def reported(manifest: Manifest, state_ids: tuple[int, ...]) -> tuple[int, ...]:
+    """The same states. Raises ExportError where a package does not report them."""
     if manifest.hidden_size is None or not set(state_ids) <= set(manifest.state_ids):
         states = f"state{'s' if len(state_ids) > 1 else ''} {', '.join(map(str, state_ids))}"
         raise ExportError(
             f"The package, made of '{manifest.source_name}', does not report the {states}, which a speculator reads: "
             "export the model again, for the CPU."
         )
+    return state_ids
 
 
 def middle_state_ids(manifest: Manifest) -> tuple[int, ...]:
-    """Three states that EAGLE-3 reads where nothing says otherwise. Raises ExportError as `check_reported`."""
+    """Three states that EAGLE-3 reads where nothing says otherwise. Raises ExportError as `reported`."""
     last = manifest.num_layers
-    wanted = tuple(sorted({min(2, last), last // 2, max(last - 3, 0)}))
-    check_reported(manifest, wanted)
-    return wanted
-
-
-def last_state_ids(manifest: Manifest) -> tuple[int, ...]:
-    """The state behind the final norm, which the logit head reads. Raises ExportError as `check_reported`."""
-    last = (manifest.num_layers + 1,)
-    check_reported(manifest, last)
-    return last
+    return reported(manifest, tuple(sorted({min(2, last), last // 2, max(last - 3, 0)})))
 
 
 def new_layer(kind: type[LlamaConfig] | type[Qwen3Config], manifest: Manifest, size: int) -> PretrainedConfig:

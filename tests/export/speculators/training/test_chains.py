@@ -131,7 +131,7 @@ def test_the_loss_falls_as_a_network_learns_and_is_the_same_each_time(monkeypatc
     states = random.standard_normal((1199, _NUM_STATES * _SIZE)).astype(np.float16)
     answer = RecordedAnswer(text[:0], text, states, top_ids, top_logits)
     batches = Batches([answer], np.arange(_VOCAB, dtype=np.int32), _VOCAB)
-    loss_at = ChainLoss(network, batches, torch.ones(_NUM_STATES * _SIZE), is_half=False)
+    loss_at = ChainLoss(network, batches, torch.ones(_NUM_STATES * _SIZE), False, chain_reads)
     first = loss_at(0)
     assert float(first.detach()) == float(loss_at(0).detach())
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-2)
