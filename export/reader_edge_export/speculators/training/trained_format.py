@@ -47,7 +47,7 @@ class TrainedFormat(ABC):
     shape: tuple[int, int] | None = None
 
     def state_ids(self, manifest: Manifest) -> tuple[int, ...]:
-        """Of the target's states those that it reads: the one behind the final norm, if nothing else is said.
+        """Of the target's states those that it reads: the one behind the final norm, unless a format has others.
 
         Raises ExportError where a package does not report them.
         """
