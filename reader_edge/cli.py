@@ -46,7 +46,9 @@ class CommandLine(click.Group):
         with _errors_reported():
             _replace_closed_streams()
             if sorted(args) == ["--json", "--version"]:
-                click.echo(_installation())
+                from reader_edge_runtime.doctor.installation import installation_facts
+
+                click.echo(json.dumps(installation_facts(__version__), indent=1))
                 ctx.exit()
             return super().parse_args(ctx, args)
 
@@ -147,12 +149,6 @@ def _errors_reported() -> Iterator[None]:
             raise click.UsageError(visible(str(error))) from error
         further = " `reader-edge doctor MODEL` says more." if isinstance(error, errors.ProviderError) else ""
         raise click.ClickException(visible(f"{error}{further}")) from error
-
-
-def _installation() -> str:
-    from reader_edge_runtime.doctor.installation import installation_facts
-
-    return json.dumps(installation_facts(__version__), indent=1)
 
 
 def _in_one_sentence(error: click.UsageError) -> click.UsageError:

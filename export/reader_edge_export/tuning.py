@@ -81,7 +81,8 @@ def _tuned(
 
     with progress.enter("checking the package"):
         package.check_files(progress.update)
-        text = _text_tokenizer(package)
+        longer = replace(package.manifest, max_context=_LONGEST_TEXT)  # texts beyond its context are cut
+        text = Tokenizer.open(ModelPackage(package.folder, longer))
         table = SuccessorTable.of_package(package, text.fingerprint())
     check = PackageCheck(package, text, work_folder, progress)
     checks, files = dict(package.manifest.checks), dict(package.manifest.files)
@@ -101,11 +102,6 @@ def _tuned(
     manifest = replace(package.manifest, checks=checks, files=files)
     write_manifest(package.folder, manifest)
     return manifest, table
-
-
-def _text_tokenizer(package: ModelPackage) -> Tokenizer:
-    """A package's tokenizer, of texts that may be longer than its context: they are cut."""
-    return Tokenizer.open(ModelPackage(package.folder, replace(package.manifest, max_context=_LONGEST_TEXT)))
 
 
 def _opened(package: ModelPackage, source: Path, progress: Progress) -> "tuple[Source, SourceModel]":

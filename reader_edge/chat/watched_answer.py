@@ -38,12 +38,8 @@ def watch_answer(way: str, engine: Engine, prompt: Encodable, config: Generation
                 for piece, source in spans.push(chunk):
                     text.append(visible(piece), _TINT if source else None)
             if live and (chunk is None or now - drawn > _FRAME_S):
-                live.update(_panel(way, text, len(token_ids), seconds), refresh=True)
+                speed = f", {len(token_ids) / seconds:,.0f} tokens/s" if seconds else ""
+                live.update(Panel(text, title=f"{way}{speed}", title_align="left"), refresh=True)
                 drawn = now
             if chunk is None:
                 return text.plain, token_ids, seconds
-
-
-def _panel(way: str, text: Text, num_tokens: int, seconds: float) -> Panel:
-    speed = f", {num_tokens / seconds:,.0f} tokens/s" if seconds else ""
-    return Panel(text, title=f"{way}{speed}", title_align="left")

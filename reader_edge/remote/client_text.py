@@ -108,7 +108,7 @@ class VerifiedText(ClientText):
         if len(self.token_ids) == self._num_prompt_tokens:  # the first token takes no tree
             return []
         check = TextCheck(self.token_ids)
-        while self._sent and not self._is_next(self._sent[0], check):
+        while self._sent and (self._sent[0].position, self._sent[0].check) != (check.num_tokens, check.value):
             self._sent.popleft()
         if len(self._sent) > self._num_ahead:
             return []
@@ -128,9 +128,6 @@ class VerifiedText(ClientText):
 
     def lost(self) -> None:
         self._sent.clear()
-
-    def _is_next(self, sent: _Sent, check: TextCheck) -> bool:
-        return (sent.position, sent.check) == (check.num_tokens, check.value)
 
     def _width(self, tree: DraftTree) -> int:
         """Nodes of a tree that bring the most tokens a second, the way there and back included."""

@@ -110,7 +110,8 @@ class FrameConnection:
             raise self._lost() from error
         frame = SERVER_FRAMES.unpack(data)
         if isinstance(frame, Refusal):
-            raise _refusal(frame)
+            message = one_line(frame.message) or Refusal().message
+            raise BusyError(message) if frame.status == _BUSY else RefusedError(message, frame.code)
         return frame
 
     def receive_kind(self, kind: type[Kind]) -> Kind:
@@ -207,11 +208,6 @@ def refused_status(url: str, status: int, is_key_shown: bool) -> RemoteError:
     if status == 403:
         return RemoteError(f"{url} lets nobody draft who names it so: address it as localhost, or with a key.")
     return RemoteError(f"{url} takes no drafts (status {status}): it is no `reader-edge serve` of this release.")
-
-
-def _refusal(frame: Refusal) -> RemoteError | BusyError:
-    message = one_line(frame.message) or Refusal().message
-    return BusyError(message) if frame.status == _BUSY else RefusedError(message, frame.code)
 
 
 class RefusedError(RemoteError):

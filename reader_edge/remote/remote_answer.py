@@ -93,7 +93,8 @@ class RemoteAnswer:
                     is_taken_up = False
                     to_send = self._asking_again()
         except GeneratorExit:
-            self._cancel(link)
+            with suppress(LostError):
+                link.send(Cancel())
             raise
         finally:
             if not is_sound:
@@ -193,11 +194,6 @@ class RemoteAnswer:
             self._text.finish()
             self._text = None
         return to_send
-
-    def _cancel(self, link: FrameConnection) -> None:
-        """Want no more."""
-        with suppress(LostError):
-            link.send(Cancel())
 
     def _made(self, token_ids: list[int]) -> Answer:
         return Answer(token_ids, self._config, cast(Manifest, self._model), self._tokenizer)

@@ -1,6 +1,6 @@
 """Requests that come and go while others run: when each comes, how long it may take, and what its answer should be."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -100,7 +100,11 @@ def decode(
             prompt, config = arrival.plain.prompt, replace(arrival.plain.config, is_drafted=arrival.is_drafted)
             request = decoder.submit(prompt.token_ids, config, images=prompt.images, adapter=arrival.plain.adapter)
             comparers[request], running[request] = LogitComparer(arrival.plain), arrival
-        tired = list(_tired(running, step))
+        tired = [
+            request
+            for request, arrival in running.items()
+            if arrival.num_steps is not None and step >= arrival.step + arrival.num_steps
+        ]
         if is_over():
             first = list(comparers)[: min_tokens[0]]
             late = [each for each in running if each not in first or each.num_output_tokens >= min_tokens[1]]
@@ -127,10 +131,3 @@ def _cut(plain: PlainAnswer, random: np.random.Generator) -> PlainAnswer:
     length = int(random.integers((len(plain.token_ids) + 1) // 2, len(plain.token_ids) + 1))
     config = replace(plain.config, max_tokens=length)
     return replace(plain, config=config, token_ids=plain.token_ids[:length], digests=plain.digests[:length])
-
-
-def _tired(running: dict[Request, Arrival], step: int) -> Iterator[Request]:
-    """Requests that are given up before this step."""
-    for request, arrival in running.items():
-        if arrival.num_steps is not None and step >= arrival.step + arrival.num_steps:
-            yield request

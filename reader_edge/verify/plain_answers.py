@@ -95,7 +95,8 @@ class PlainAnswers:
             elif variant.is_arriving:
                 requested = self._arriving(question)
             else:
-                requested = self._alone(question, variant.is_sampled)
+                sampling = replace(self._sampled, seed=1 + question) if variant.is_sampled else SamplingConfig()
+                requested = [self._unanswered(question, self._prompts[question], sampling)]
             self._known[place] = [self.decoded(each, is_over, min_tokens) for each in requested]
             self.num_tokens += sum(len(each.token_ids) for each in self._known[place])
         return self._known[place]
@@ -127,10 +128,6 @@ class PlainAnswers:
         token_ids = request.output_token_ids
         config_of_answer = requested.config if is_whole else replace(requested.config, max_tokens=len(token_ids))
         return replace(requested, config=config_of_answer, token_ids=token_ids, digests=digests, is_whole=is_whole)
-
-    def _alone(self, question: int, is_sampled: bool) -> list[PlainAnswer]:
-        sampling = replace(self._sampled, seed=1 + question) if is_sampled else SamplingConfig()
-        return [self._unanswered(question, self._prompts[question], sampling)]
 
     def _arriving(self, question: int) -> list[PlainAnswer]:
         """Greedy and sampled in several ways, some behind the texts of others."""

@@ -53,14 +53,11 @@ class SideGradients:
             torch.autograd.backward(made, gradients)
         for kind, kept in read.items():
             if shared[kind] is kept and kept[0].grad is not None:
-                self._owe(kind, [each.grad for each in kept])
+                gradients, before = [each.grad for each in kept], self._owed.get(kind)
+                self._owed[kind] = tuple(gradients if before is None else map(torch.add, before, gradients))
             shared[kind] = tuple(each.detach() for each in shared[kind])
         if arguments.get(_OWN) is not None:
             self.inputs[index] = arguments[_OWN].grad
-
-    def _owe(self, kind: str, gradients: Any) -> None:
-        before = self._owed.get(kind)
-        self._owed[kind] = tuple(gradients if before is None else map(torch.add, before, gradients))
 
 
 def own_input(arguments: dict[str, Any]) -> torch.Tensor | None:

@@ -158,7 +158,8 @@ def look_up_stored(editor: GraphEditor, stored: Stored, embedding: ir.Node) -> N
         if isinstance(stored, BlockMatrix):
             integers = block_rows(editor, stored, indices)
         else:
-            integers = _look_up(editor, stored.values, indices)
+            integers = editor.op("Gather", [stored.values, indices], dtype=stored.values.dtype or ir.DataType.INT8)
+            integers = editor.cast(integers, ir.DataType.FLOAT)
         rows = _scaled(editor, _rotated_back(editor, integers, stored), stored.scales, indices)
     editor.replace(embedding, [rows])
 
@@ -173,12 +174,6 @@ def _matrix(value: ir.Value | None) -> Matrix:
     matrix = matrix_of(value)
     assert matrix is not None
     return matrix
-
-
-def _look_up(editor: GraphEditor, stored: ir.Value, indices: ir.Value) -> ir.Value:
-    """Rows of int8 (V, E) as fp32 (B, N, E)."""
-    rows = editor.op("Gather", [stored, indices], dtype=stored.dtype or ir.DataType.INT8)
-    return editor.cast(rows, ir.DataType.FLOAT)
 
 
 def _rotated_back(editor: GraphEditor, rows: ir.Value, head: Int8Matrix | BlockMatrix) -> ir.Value:

@@ -174,7 +174,8 @@ class LayeredModel:
     def _replaced(self, index: int, layer: Layer, call: LayerCall) -> Iterator[None]:
         def forward(hidden_states: torch.Tensor, *others: Any, **arguments: Any) -> Any:
             if others:
-                arguments = dict(zip(_positional(type(layer)), others, strict=False)) | arguments
+                names = list(inspect.signature(type(layer).forward).parameters)[2:]  # behind its hidden states
+                arguments = dict(zip(names, others, strict=False)) | arguments
             hidden = call(index, hidden_states, arguments)
             return (hidden,) if self._is_in_tuples else hidden
 
@@ -207,8 +208,3 @@ def _base_of(model: PreTrainedModel) -> tuple[Any, torch.nn.ModuleList]:
 def _no_ids(text: Text) -> torch.Tensor:
     """The ids of embeddings when their weights are not there, and nothing comes of it."""
     return torch.zeros(1, text.hidden.shape[-2], dtype=torch.long)
-
-
-def _positional(layer: type[Layer]) -> list[str]:
-    """Names of a layer's arguments behind its hidden states."""
-    return list(inspect.signature(layer.forward).parameters)[2:]

@@ -79,7 +79,8 @@ class SpeculatorExport:
         needed meanwhile. Returns the files by name, and what the manifest says of them.
         """
         source, traced = self.opened.with_target(model), work / "speculator.onnx"
-        trace_speculator(source, self._target_size(model), traced, self._own_options.kv_dtype)
+        size = len(self.state_ids) * int(model.skeleton.config.hidden_size)
+        trace_speculator(source, size, traced, self._own_options.kv_dtype)
         own = Calibration()
         if self._own_options.precision != "fp32":
             own = calibrate_speculator(source, self._states(model, text, texts, NUM_CALIBRATION_TOKENS), calibration)
@@ -105,6 +106,3 @@ class SpeculatorExport:
         lent = self.opened.module.lent
         layers = () if lent is None else lent.layers
         return states_of(LayeredModel(model), longer or [sequences[0] * 2], self.state_ids, layers)
-
-    def _target_size(self, model: SourceModel) -> int:
-        return len(self.state_ids) * int(model.skeleton.config.hidden_size)

@@ -77,7 +77,8 @@ class GivenImage:
                 self._source = _checked(source, name)
                 image = _opened(self._source, name)
                 self._orientation = _orientation(image)
-                width, height = image.size[:: -1 if _is_swapped(self._orientation) else 1]
+                is_swapped, *_ = _TURNS.get(self._orientation, (False,))
+                width, height = image.size[:: -1 if is_swapped else 1]
                 self.content = (PIL.__version__.encode(), self._source)  # other decoders give other pixels
         self.size = width, height
 
@@ -219,10 +220,6 @@ def _orientation(image: "Image") -> object:
         return PIL.Image.Image.getexif(image).get(_ORIENTATION)  # that of a PNG would decode it
     except Exception:  # which is no reason to refuse its pixels
         return None
-
-
-def _is_swapped(orientation: object) -> bool:
-    return _TURNS.get(orientation, (False,))[0]
 
 
 def _upright(pixels: UInt8Array, orientation: object) -> UInt8Array:

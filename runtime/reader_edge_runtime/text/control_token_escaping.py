@@ -36,7 +36,8 @@ class ControlTokenEscaping:
         """
         words = sorted({word for token in tokens for word in _WORD.findall(token)}, key=len, reverse=True)
         bare = [token for token in tokens if not _MARK.search(token)]  # nothing but the word hides these
-        given = _json_of(conversation)
+        parts = [conversation.messages, conversation.tools, conversation.template_args]
+        given = json.dumps(parts, ensure_ascii=False, default=dict)  # they were rendered, so that they can be this
         own = {mark for token in tokens for mark in _MARK.findall(token)}
         marks = sorted(own | _look_alikes(own.union(*bare), given, fold))
         characters = sorted({*marks, *"".join([*words, *bare])})
@@ -91,12 +92,6 @@ class ControlTokenEscaping:
     @property
     def _private(self) -> Callable[[re.Match[str]], str]:
         return lambda match: "".join(self.private[character] for character in match[0])
-
-
-def _json_of(conversation: Conversation) -> str:
-    """All that a conversation holds, as JSON; it was rendered, so that it can be that."""
-    parts = [conversation.messages, conversation.tools, conversation.template_args]
-    return json.dumps(parts, ensure_ascii=False, default=dict)
 
 
 def _look_alikes(characters: Collection[str], given: str, fold: Callable[[str], str]) -> set[str]:

@@ -36,7 +36,7 @@ class OutputFormat:
         tags = tokenizer.thinking_tags if config.splits_thinking else None
         if tags is None:
             return cls(tokenizer.special_in(texts), tools=chat.tools)
-        continued = _continued(chat) if chat.continues_final_message else ""
+        continued = text_of(chat.messages[-1]).strip() if chat.continues_final_message else ""
         is_open = tags.is_open(tokenizer.spelled(token_ids), continued)
         return cls(tokenizer.special_in([*texts, *tags.texts]), tags, is_open, chat.tools)
 
@@ -55,8 +55,3 @@ class OutputFormat:
             return mark in tail
 
         return is_end
-
-
-def _continued(conversation: Conversation) -> str:
-    """The beginning of the answer that the prompt holds."""
-    return text_of(conversation.messages[-1]).strip()

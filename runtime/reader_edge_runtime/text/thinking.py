@@ -158,13 +158,13 @@ class ThinkingReader:
         """What is held and cannot be part of a mark, nor white space before one."""
         end = len(self._buffer)
         if not is_last:
-            end -= max((_overlap(self._buffer, mark) for mark in marks), default=0)
+            end -= max((overlap(self._buffer, mark) for mark in marks), default=0)
         if marks and (self._is_inside or not is_last):
             end = len(self._buffer[:end].rstrip())
         text, self._buffer = self._buffer[:end], "" if is_last else self._buffer[end:]
         return text
 
 
-def _overlap(text: str, mark: str) -> int:
+def overlap(text: str, mark: str) -> int:
     """How many characters at the end of a text may be the beginning of a mark."""
     return next((size for size in range(min(len(mark) - 1, len(text)), 0, -1) if text.endswith(mark[:size])), 0)

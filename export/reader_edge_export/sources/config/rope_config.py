@@ -142,7 +142,9 @@ def _by_layer_type(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     if not all(isinstance(value, dict) for value in nested.values()):
         raise ExportError(f"config.json gives {name} as {parameters!r:.80}: each layer type must have an object.")
     if supposed:
-        _check_bases(name, nested)
+        incomplete = [key for key in _LAYER_TYPES if "rope_theta" not in nested.get(key, {})]
+        if incomplete:
+            raise ExportError(f"config.json gives no rope_theta of {incomplete[0]} in {name}: fetch the model again.")
     if config.get("model_type") in _LOCAL_MODELS:
         return {key: _checked(config, name, nested.get(key, {}), key) for key in _LAYER_TYPES}
     used = [key for key in _LAYER_TYPES if key in (config.get("layer_types") or nested)]
@@ -160,12 +162,6 @@ def _flat(config: Mapping[str, Any], name: str, parameters: Mapping[str, Any]) -
             "full_attention and for sliding_attention: give both."
         )
     return _checked(config, name, parameters)
-
-
-def _check_bases(name: str, parameters: Mapping[str, Any]) -> None:
-    incomplete = [key for key in _LAYER_TYPES if "rope_theta" not in parameters.get(key, {})]
-    if incomplete:
-        raise ExportError(f"config.json gives no rope_theta of {incomplete[0]} in {name}: fetch the model again.")
 
 
 def _checked(

@@ -121,40 +121,40 @@ def gather_experts(
         for own_name, own_tensor in _of_experts(parameters, name, tensor):
             put(folder, named, _newer(own_name, parameters), own_tensor)
     others: dict[str, StoredTensor] = {}
-    packed: dict[str, Mxfp4Tensors] = {}
-    turned: dict[str, ExpertTensors] = {}
-    packed_parts: dict[tuple[str, str], StoredTensor] = {}
+    whole: dict[str, ExpertTensors] = {}
+    packed: dict[str, dict[str, StoredTensor]] = {}
     own: dict[str, dict[tuple[int, int], StoredTensor]] = {}
     for name, tensor in named.items():
         if name.endswith(_SCALES) and name.removesuffix(_SCALES) + _BLOCKS in named:
             continue
         if name.endswith(_BLOCKS) and (filled := parameters.name_of(name.removesuffix(_BLOCKS))) is not None:
-            packed[filled] = _packed(folder, parameters, filled, tensor, named)
-            put(folder, packed_parts, (filled, _BLOCKS), packed[filled].blocks)
-            put(folder, packed_parts, (filled, _SCALES), packed[filled].scales)
-            continue
-        if _is_transposed(parameters, name, tensor):
-            turned[str(parameters.name_of(name))] = TransposedTensors(tensor)
-            continue
-        of_expert = _OWN.fullmatch(name)
-        parameter, part = _PARTS.get(of_expert[3], ("", 0)) if of_expert else ("", 0)
-        if of_expert and parameters.find(f"{of_expert[1]}.{of_expert[3]}") is not None:
-            parameter, part = of_expert[3], 0
-        filled = parameters.name_of(f"{of_expert[1]}.{parameter}") if of_expert else None
-        if of_expert is None or filled is None:
-            others[name] = tensor
+            scales = _scales_of(folder, parameters, filled, tensor, named)
+            put(folder, packed.setdefault(filled, {}), _BLOCKS, tensor)
+            put(folder, packed[filled], _SCALES, scales)
+        elif _is_transposed(parameters, name, tensor):
+            whole[str(parameters.name_of(name))] = TransposedTensors(tensor)
+        elif (place := _place_of(parameters, name)) is not None:
+            put(folder, own.setdefault(place[0], {}), place[1], tensor)
         else:
-            put(folder, own.setdefault(filled, {}), (int(of_expert[2]), part), tensor)
+            others[name] = tensor
     if twice := packed.keys() & own.keys():
         raise ExportError(
             f"'{folder}' holds {min(twice):.80} in blocks and as tensors of each expert: remove the wrong ones, or "
             "fetch the model again."
         )
-    return others, {
-        **packed,
-        **turned,
-        **{name: _checked(folder, parameters, name, each) for name, each in own.items()},
-    }
+    whole = {name: Mxfp4Tensors(each[_BLOCKS], each[_SCALES]) for name, each in packed.items()} | whole
+    return others, whole | {name: _checked(folder, parameters, name, each) for name, each in own.items()}
+
+
+def _place_of(parameters: ParameterNames, name: str) -> tuple[str, tuple[int, int]] | None:
+    """Of an expert's own tensor, the parameter that it is a part of, its expert and which part; None of others."""
+    if (found := _OWN.fullmatch(name)) is None:
+        return None
+    experts, expert, matrix = found.groups()
+    is_alone = parameters.find(f"{experts}.{matrix}") is not None
+    parameter, part = (matrix, 0) if is_alone else _PARTS.get(matrix, ("", 0))
+    filled = parameters.name_of(f"{experts}.{parameter}")
+    return None if filled is None else (filled, (int(expert), part))
 
 
 def _of_experts(parameters: ParameterNames, name: str, tensor: StoredTensor) -> Iterator[tuple[str, StoredTensor]]:
@@ -189,9 +189,9 @@ def _newer(name: str, parameters: ParameterNames) -> str:
     return before + found + _GRANITE.get(part, part)
 
 
-def _packed(
+def _scales_of(
     folder: Path, parameters: ParameterNames, name: str, blocks: StoredTensor, tensors: Mapping[str, StoredTensor]
-) -> Mxfp4Tensors:
+) -> StoredTensor:
     parameter = parameters.find(name)
     assert parameter is not None
     scales = tensors.get(blocks.name.removesuffix(_BLOCKS) + _SCALES)
@@ -202,7 +202,7 @@ def _packed(
             f"'{folder}' holds {blocks.name!r:.80} in blocks that do not fit {tuple(parameter.shape)}, which its "
             "config.json says, or without their scales: fetch the model again."
         )
-    return Mxfp4Tensors(blocks, scales)
+    return scales
 
 
 def _checked(

@@ -36,15 +36,15 @@ def in_words_of_llama_cpp(file: GgufFile) -> GgufFile:
     if not isinstance(given, str):
         return file
     architecture = _ARCHITECTURES.get(given, given)
-    metadata = {_renamed_key(key, given, architecture): value for key, value in file.metadata.items()}
+    own = f"{given}."
+    metadata = {
+        f"{architecture}.{key.removeprefix(own)}" if key.startswith(own) else key: value
+        for key, value in file.metadata.items()
+    }
     metadata |= {"general.architecture": architecture, **_missing(metadata, given, file)}
     if metadata.get("olmo2.rope.scaling.type") == "yarn" and _YARN_FACTOR not in metadata and _FACTOR in metadata:
         metadata[_YARN_FACTOR] = metadata.pop(_FACTOR)
     return file.with_header(metadata, _renamed_tensors(file, _ENDS.get(given, {})))
-
-
-def _renamed_key(key: str, given: str, architecture: str) -> str:
-    return f"{architecture}{key.removeprefix(given)}" if key.startswith(f"{given}.") else key
 
 
 def _renamed_tensors(file: GgufFile, ends: dict[str, str]) -> dict[str, Tensor]:

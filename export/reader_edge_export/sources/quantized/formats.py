@@ -98,7 +98,9 @@ def quantization_of(config: Mapping[str, Any]) -> Quantization | None:
         raise _refusal(_OTHERS.get(method, f"{method!r:.80}"))
     if method == MXFP4 and config.get("model_type") not in _IN_MXFP4:
         raise _refusal("MXFP4")
-    if method in _FLOAT_METHODS or (method == COMPRESSED_TENSORS and _has_floats(settings)):
+    if method in _FLOAT_METHODS or (
+        method == COMPRESSED_TENSORS and any(_is_float(scheme) for scheme, _ in _groups(settings))
+    ):
         return Quantization(method, settings, floats=_float_schemes(method, settings))
     return Quantization(method, settings, _BITS_OF.get(method, partial(_bits_of_groups, method))(settings))
 
@@ -176,10 +178,6 @@ def _float_schemes(method: str, settings: Mapping[str, Any]) -> tuple[FloatSchem
         if scheme is None:
             raise _refusal(called)
     return tuple(dict.fromkeys(scheme for _, scheme in found if scheme is not None))
-
-
-def _has_floats(settings: Mapping[str, Any]) -> bool:
-    return any(_is_float(scheme) for scheme, _ in _groups(settings))
 
 
 def _is_float(scheme: Mapping[str, Any]) -> bool:

@@ -135,7 +135,7 @@ class GeneratedAnswers:
         on_progress: Callable[[int, int], None],
     ) -> bool:
         """Write as `write` has it; true where that came to parts that are there, behind one that had been erased."""
-        written = [(len(arrays["top_ids"]), _num_prompts(arrays)) for arrays in self._arrays()]
+        written = [(len(arrays["top_ids"]), int(arrays["num_prompts"][0])) for arrays in self._arrays()]
         total, num_prompts = (sum(each) for each in zip((0, 0), *written, strict=True))
         on_progress(min(total, num_tokens), num_tokens)
         if total >= num_tokens or not prompts or (total and time.monotonic() > until):
@@ -177,11 +177,6 @@ class GeneratedAnswers:
         )
         arrays["num_prompts"] = np.array([num_prompts], np.int32)
         _PART.write(path, self._fingerprint, arrays)
-
-
-def _num_prompts(arrays: Mapping[str, Array]) -> int:
-    """How many prompts a part answers, those without a token included."""
-    return int(arrays["num_prompts"][0])
 
 
 def _answered(

@@ -171,10 +171,7 @@ class DraftModelSource(DraftSource):
 
     def _goes_on(self, chain: DraftChain, draft_request: DraftRequest) -> bool:
         pays = self.gain.goes_on(chain.path, chain.depth, draft_request.token_s)
-        return pays and self._is_within(chain, draft_request)
-
-    def _is_within(self, chain: DraftChain, draft_request: DraftRequest) -> bool:
-        return chain.depth < min(_MAX_DEPTH, draft_request.max_depth, draft_request.max_nodes - 1)
+        return pays and chain.depth < min(_MAX_DEPTH, draft_request.max_depth, draft_request.max_nodes - 1)
 
 
 class DraftModelRequest(RequestDrafter):

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 
 from reader_edge_runtime.text.conversation import Tool
+from reader_edge_runtime.text.thinking import overlap
 from reader_edge_runtime.text.tool_calls.call_body_parser import is_open, read_calls
 from reader_edge_runtime.text.tool_calls.call_syntax import CallSyntax, Notation
 from reader_edge_runtime.text.tool_calls.streaming_calls import (
@@ -117,7 +118,7 @@ class ToolCallParser:
             yield self._words(begin)
             self._read = self._tagged
         else:
-            begun = max((_overlap(self._buffer, tag) for tag, _ in self._tags), default=0)
+            begun = max((overlap(self._buffer, tag) for tag, _ in self._tags), default=0)
             is_whole_text = begun == len(self._buffer.lstrip()) and not self._has_text
             if is_last and begun and is_whole_text and not self._is_text_free:
                 self._follow()
@@ -177,11 +178,6 @@ class ToolCallParser:
         assert self._streaming_calls is not None
         text, self._buffer = self._buffer, ""
         yield from self._streaming_calls.push(text, is_last)
-
-
-def _overlap(text: str, tag: str) -> int:
-    """How many characters at the end of a text may be the beginning of a tag."""
-    return next((size for size in range(min(len(tag) - 1, len(text)), 0, -1) if text.endswith(tag[:size])), 0)
 
 
 def called_tools(text: str, tools: Sequence[Tool], syntax: CallSyntax) -> tuple[str, tuple[ToolCall, ...]]:

@@ -124,7 +124,8 @@ class CallPredictor:
     """
 
     def __init__(self, conversation: Conversation, prompt_token_ids: Sequence[int], tokenizer: Tokenizer) -> None:
-        syntax = _guessed(tokenizer.call_syntax)
+        known = tokenizer.call_syntax  # what stands before the first call belongs to it
+        syntax = replace(known, begin=known.opening + known.begin, end=known.end or known.closing, opening="")
         schema = CallSchema(conversation.tools, syntax)
         self._reader = CallReader(schema, syntax)
         self._earlier = _earlier_calls(conversation.messages, schema, syntax)
@@ -158,11 +159,6 @@ class CallPredictor:
         if token_ids[: len(before)] == before:
             return token_ids[len(before) :]
         return self._tokenizer.encode(text, adds_special_tokens=False)
-
-
-def _guessed(syntax: CallSyntax) -> CallSyntax:
-    """What stands before the first call belongs to it."""
-    return replace(syntax, begin=syntax.opening + syntax.begin, end=syntax.end or syntax.closing, opening="")
 
 
 def _earlier_calls(messages: Sequence[Message], schema: CallSchema, syntax: CallSyntax) -> list[Call]:

@@ -169,8 +169,5 @@ class HostCache(Cache):
         try:
             return [KvSlab(group, num_slots, capacity, is_paged) for group in self._groups]
         except MemoryError:
-            raise self._shortage(num_slots, capacity) from None
-
-    def _shortage(self, num_slots: int, capacity: int) -> ConfigError:
-        gigabytes = num_slots * capacity * self._manifest.kv_row_bytes / 1e9
-        return ConfigError(f"A KV cache of {num_slots} x {capacity} tokens needs {gigabytes:.1f} GB: lower max_batch.")
+            size = f"{num_slots * capacity * self._manifest.kv_row_bytes / 1e9:.1f} GB"
+            raise ConfigError(f"A KV cache of {num_slots} x {capacity} tokens needs {size}: lower max_batch.") from None
