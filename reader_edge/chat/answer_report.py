@@ -32,6 +32,9 @@ def stats_fields(engine: Engine, stats: GenerationStats, sampling: SamplingConfi
 
 def stats_table(engine: Engine, stats: GenerationStats, sampling: SamplingConfig | None) -> Table:
     """The statistics as a table to read."""
+    drafted, parts = sorted(stats.drafted_by_source.items()), ("prefill_s", *STEP_PARTS)
+    by_source = ", ".join(f"{source} {_share(stats.accepted_by_source[source], n)}" for source, n in drafted)
+    by_part = ", ".join(f"{part.removesuffix('_s')} {_milliseconds(getattr(stats, part))}" for part in parts)
     pairs = [
         ("prompt tokens", f"{stats.num_prompt_tokens} ({stats.num_reused_tokens} reused)"),
         ("tokens", f"{stats.num_tokens} in {stats.num_steps} steps"),
@@ -40,14 +43,14 @@ def stats_table(engine: Engine, stats: GenerationStats, sampling: SamplingConfig
         ("time to first token", _milliseconds(stats.prefill_s)),
         ("acceptance length", f"{stats.acceptance_length:.2f} tokens a step"),
         ("acceptance rate", _share(stats.num_accepted_tokens, stats.num_drafted_tokens)),
-        ("accepted by source", _by_source(stats) or "nothing drafted"),
+        ("accepted by source", by_source or "nothing drafted"),
         *_speculator_rows(engine, stats),
         ("accepted by depth", ", ".join(f"{d}: {n}" for d, n in sorted(stats.accepted_by_depth.items())) or "none"),
         ("calibration", _calibration(stats) or "nothing drafted"),
         ("tree sizes", ", ".join(f"{width} x{n}" for width, n in sorted(stats.steps_by_width.items())) or "no steps"),
         ("drafting", _drafting(engine, stats)),
         ("pass times", _pass_times(engine, stats)),
-        ("time by part", _time_by_part(stats)),
+        ("time by part", by_part),
         ("sampling", str(sampling or SamplingConfig())),
         ("runs on", f"{engine.decoder.target.provider}, {num_threads(engine)} threads"),
         ("native kernels", engine.decoder.target.instructions or "off"),
@@ -120,11 +123,6 @@ def _pass_times(engine: Engine, stats: GenerationStats) -> str:
     return f"{1e3 * times[1]:.2f} ms for one node; relative to it {curve}{doubt}"
 
 
-def _by_source(stats: GenerationStats) -> str:
-    by_source = sorted(stats.drafted_by_source.items())
-    return ", ".join(f"{source} {_share(stats.accepted_by_source[source], n)}" for source, n in by_source)
-
-
 def _speculator_rows(engine: Engine, stats: GenerationStats) -> list[tuple[str, str]]:
     """How often the package's speculator seemed worth its time."""
     use = _speculator_use(engine)
@@ -154,11 +152,6 @@ def _calibration(stats: GenerationStats) -> str:
         f"{stats.predicted_by_tenth[tenth] / 10 / num:.0f}% predicted: {_share(stats.accepted_by_tenth[tenth], num)}"
         for tenth, num in sorted(stats.drafted_by_tenth.items())
     )
-
-
-def _time_by_part(stats: GenerationStats) -> str:
-    parts = ("prefill_s", *STEP_PARTS)
-    return ", ".join(f"{part.removesuffix('_s')} {_milliseconds(getattr(stats, part))}" for part in parts)
 
 
 def _share(part: int, whole: int) -> str:

@@ -44,10 +44,10 @@ def list_models(as_json: bool) -> None:
 
     stored = [(model, part) for model in stored_models() for part in model.parts()]
     if as_json:
-        parts = [
-            {"name": model.name, **asdict(part), "path": str(part.path), "time": _timestamp(part.time)}
-            for model, part in stored
-        ]
+        parts = []
+        for model, part in stored:
+            changed = datetime.fromtimestamp(part.time, UTC).isoformat(timespec="seconds")
+            parts.append({"name": model.name, **asdict(part), "path": str(part.path), "time": changed})
         click.echo(json.dumps({"models": parts}))
         return
     rows = [
@@ -66,11 +66,6 @@ def list_models(as_json: bool) -> None:
 
 
 _UNREADABLE = ", not for this version"
-
-
-def _timestamp(seconds: float) -> str:
-    """In UTC, as ISO 8601 has it."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 @helpful_command("Remove a fetched or exported model.", "reader-edge rm smollm2:135m")

@@ -64,7 +64,10 @@ def open_tower(images: ImagePart, text: PretrainedConfig, text_width: int) -> So
 
 def _folder_weights(images: ImagePart, tower: Tower) -> Weights:
     folder = images.path
-    named = {_own_name(name): tensor for name, tensor in stored_tensors(folder).items()}
+    named = {  # transformers 4 and 5, and makers' own files, have other names around a tower
+        name.removeprefix("model.").replace("vision_tower.vision_model.", "vision_tower.", 1): tensor
+        for name, tensor in stored_tensors(folder).items()
+    }
     tensors = {name: tensor for name, tensor in named.items() if name.partition(".")[0] in images.family.modules}
     odd = next((tensor for tensor in tensors.values() if tensor.dtype not in FLOATS), None)
     if odd is not None:
@@ -73,11 +76,6 @@ def _folder_weights(images: ImagePart, tower: Tower) -> Weights:
             "without its images (--no-images)."
         )
     return weights_of(folder, tower, tensors)
-
-
-def _own_name(name: str) -> str:
-    """transformers 4 and 5, and makers' own files, have other names around a tower."""
-    return name.removeprefix("model.").replace("vision_tower.vision_model.", "vision_tower.", 1)
 
 
 def _read_odd_weights(source: SourceModel) -> None:

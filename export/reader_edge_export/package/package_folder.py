@@ -196,14 +196,9 @@ def training_folder(out: Path) -> Iterator[Path]:
     if lock is None:
         raise ExportError(f"'{folder}' is in use by another training: wait for its end, or name another --out.")
     try:
-        _check_plain(folder)
+        for path in folder.iterdir():  # a link would be written through
+            if path.suffix == ".bin" and not stat.S_ISREG(path.lstat().st_mode):
+                raise ExportError(f"'{path}' is no plain file: remove it, then the same command resumes.")
         yield folder
     finally:
         lock.release()
-
-
-def _check_plain(folder: Path) -> None:
-    """Raise ExportError for a link, which would be written through, and for what is no file."""
-    for path in folder.iterdir():
-        if path.suffix == ".bin" and not stat.S_ISREG(path.lstat().st_mode):
-            raise ExportError(f"'{path}' is no plain file: remove it, then the same command resumes.")

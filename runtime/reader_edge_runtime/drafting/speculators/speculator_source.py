@@ -10,7 +10,7 @@ speculator's probabilities judge what was retrieved, and what is retrieved goes 
 
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, cast
 
 from reader_edge_runtime.cache import Cache
@@ -176,11 +176,12 @@ class SpeculatorSource(DraftSource):
             # A pass is as wide for each of its texts, and one of them may be near the context's end.
             room = speculator.max_context - max(cache.lengths[slot.number] for slot in slots) - self._num_spare
             chunks = [requests[slot].chunk(slot, min(_CHUNK, room)) for slot in slots]
-            num_drafts = self._num_drafts(
-                growing[slot].draft_request
+            wanted = (
+                self._num_wanted(growing[slot].draft_request)
                 for slot, (tokens, _) in zip(slots, chunks, strict=True)
                 if requests[slot].is_last(slot, len(tokens))
             )
+            num_drafts = max(wanted, default=1)
             began = time.perf_counter()
             further, states = zip(*chunks, strict=True)
             result = speculator.catch_up(*self._rows(slots[0], growing), further, states, num_drafts)
@@ -198,10 +199,6 @@ class SpeculatorSource(DraftSource):
                     state = result.next_states[b, len(tokens) - 1]
                     growing[slot].tree.add_root(result.top_ids[b, 0], result.probabilities[b, 0], state)
         return left
-
-    def _num_drafts(self, draft_requests: Iterable[DraftRequest]) -> int:
-        """Places that a pass tells of, whose block these requests draft from; of others it tells of one."""
-        return max(map(self._num_wanted, draft_requests), default=1)
 
     def _num_wanted(self, draft_request: DraftRequest) -> int:
         """Places of a block that a request has room for, and that pay."""
