@@ -10,10 +10,10 @@ from tests.conftest import ROOT
 CEILINGS = {  # lines of a room, raised only in the commit that says why
     "runtime": (
         "*.py",
-        34_490,
+        34_460,
     ),  # adapters, for what files call a family, or their base; calls of GLM-4, MiniCPM5, Hunyuan; manifests read once
-    "export": ("*.py", 26_848),  # adapters; bitsandbytes, MLX; Nemotron-H; Falcon-H1; Phi-MoE
-    "reader_edge": ("*.py", 21_720),  # proposals in replays; calls of GLM-4, MiniCPM5; names of two families
+    "export": ("*.py", 26_793),  # adapters; bitsandbytes, MLX; Nemotron-H; Falcon-H1; Phi-MoE
+    "reader_edge": ("*.py", 21_683),  # proposals in replays; calls of GLM-4, MiniCPM5; names of two families
     "wings": ("*.py", 3_650),
     "native": ("*", 9_462),  # rows of low rank; tiles of two panels
     "tests": ("*.py", 83_000),  # Gemma 3n; StarCoder2, Mixtral; adapters; bitsandbytes, MLX; Nemotron-H; Falcon-H1
