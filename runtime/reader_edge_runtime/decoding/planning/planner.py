@@ -180,7 +180,10 @@ class Planner:
 
         A tree's expected tokens at n nodes are the sum of its n best values: the accepted nodes and the bonus token.
         """
-        gains = [_gains(request, draft) for request, draft in zip(requests, drafts, strict=True)]
+        gains = [
+            [] if draft is None else sorted(node_gains(request, draft), reverse=True)
+            for request, draft in zip(requests, drafts, strict=True)
+        ]
         times = self.times.seconds(pasts, 1 + max(map(len, gains)))
         drafting_s = self._draft_s(sum(draft is not None for draft in drafts))
         plain_s = times[1] + self._plain_s(len(requests))
@@ -270,11 +273,6 @@ class Planner:
 
     def _draft_s(self, num_drafts: int) -> float:
         return num_drafts * self.overheads.draft_s if self.times.is_measured else 0.0
-
-
-def _gains(request: Request, draft: DraftTree | None) -> list[float]:
-    """Those of `node_gains`, best first."""
-    return [] if draft is None else sorted(node_gains(request, draft), reverse=True)
 
 
 def node_gains(request: Request, draft: DraftTree) -> list[float]:

@@ -133,9 +133,10 @@ def _kinds(facts: Mapping[int, Schema]) -> Iterator[Schema]:
         types = ["string"]
     kind: ChainMap[str, Any] = ChainMap({}, *facts.values())  # type: ignore[arg-type]  # too large to copy for each
     for name in types or ():
-        of_type = {"type": name} if values is None else {"type": name, "enum": _of_type(name, values)}
-        if values is None or of_type["enum"]:
-            yield kind.new_child(of_type)
+        if values is None:
+            yield kind.new_child({"type": name})
+        elif of_type := [value for value in values if name not in _TYPES or type(value) in _TYPES[name]]:
+            yield kind.new_child({"type": name, "enum": of_type})
     if types is None and values != []:
         yield kind if values is None else kind.new_child({"enum": values})
 
@@ -160,10 +161,6 @@ def _shared(values: list[Any] | None, others: list[Any] | None) -> list[Any] | N
         return others if values is None else values
     seen = {repr(value) for value in others}
     return [value for value in values if repr(value) in seen]
-
-
-def _of_type(name: str, values: Sequence[Any]) -> list[Any]:
-    return [value for value in values if name not in _TYPES or type(value) in _TYPES[name]]
 
 
 def _is_of_texts(schema: Schema) -> bool:
