@@ -283,4 +283,6 @@ def _check_alone(chosen: Sequence[str | None], given: Mapping[str, object]) -> N
     """Raise UsageError for options that are of one MODEL, where several are served."""
     wrong = next((option for option, value in given.items() if value), None)
     if len(chosen) > 1 and wrong is not None:
-        raise click.UsageError(f"{wrong} is of one MODEL, and {len(chosen)} are served.")
+        raise click.UsageError(
+            f"{wrong} is of one MODEL, and {len(chosen)} are served: serve one alone, or leave it out."
+        )

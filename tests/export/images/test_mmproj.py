@@ -239,7 +239,10 @@ def test_an_mmproj_that_nothing_is_made_of_is_refused(
     result = runner.invoke(main, ["run", "--mmproj", str(beside), "-p", "a"])
     assert (result.exit_code, "the model is a package" in result.stderr) == (2, True)
     result = runner.invoke(main, ["serve", "a", "b", "--mmproj", str(beside)])
-    assert (result.exit_code, "--mmproj is of one MODEL, and 2 are served" in result.stderr) == (2, True)
+    assert (result.exit_code, "--mmproj is of one MODEL, and 2 are served: serve one alone" in result.stderr) == (
+        2,
+        True,
+    )
 
 
 def test_a_run_exports_again_when_what_lies_beside_its_model_changes(model: Path) -> None:
