@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 HELP = "/help shows the commands, /bye, /exit, /quit or Ctrl-D leaves, Ctrl-C stops an answer."
 _SETTING = re.compile(r"\s*=\s*|\s+")  # between a name and its value
-_EMPTY = ('""', "''")
 _COMMAND = re.compile(r"/([A-Za-z]+|\?)(?= |$)")  # no path, and no comment of a program
 LEAVING = ("bye", "exit", "quit")
 _LINES = (
@@ -88,7 +87,7 @@ class ChatCommands:
             click.echo(shown, err=True)
             return
         rest = chat.messages if chat.system is None else chat.messages[1:]
-        chat.messages = [*system_messages(None if text in _EMPTY else text), *rest]
+        chat.messages = [*system_messages(None if text in ('""', "''") else text), *rest]
 
     def _set(self, argument: str) -> None:
         chat = self._chat

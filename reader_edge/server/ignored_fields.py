@@ -11,7 +11,6 @@ from prometheus_client import CollectorRegistry, Counter
 RefusedFields = Literal["none", "unknown", "all"]
 IGNORED_HEADER = "X-Ignored-Fields"
 
-_OTHER = "other"
 _MAX_NAMES, _MAX_CHARACTERS = 16, 64  # of what a header says of unknown fields
 _MAX_NAMED = 100  # unknown fields that the log names
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
@@ -71,7 +70,7 @@ class IgnoredFields:
 
     def count(self, left_out: LeftOut) -> None:
         """Count those of one request."""
-        for name in (*left_out.ignored, *([_OTHER] if left_out.unknown else ())):
+        for name in (*left_out.ignored, *(["other"] if left_out.unknown else ())):
             self._requests.labels(name).inc()
         for name, kind in left_out.unknown.items():  # one that may be anything is not written down
             is_new = name not in self._named and len(self._named) < _MAX_NAMED

@@ -33,7 +33,6 @@ _LEAVING_S = 5.0  # and then clients to read that theirs was given up
 _TICK_S = 0.1
 _REQUEST_S = 45.0  # from its first byte to its last, headers and body
 _REFUSED_UP_TO = 1.2  # connections, of those that there may be
-_UNFINISHED = (h11.IDLE, h11.SEND_BODY)
 _LOG = logging.getLogger(__name__)
 _FULL = "As many connections are open as there may be: try again later."
 
@@ -128,7 +127,7 @@ class Connection(H11Protocol):
 
     def _watch(self) -> None:
         """Have the timer run while a request is coming; a WebSocket has a protocol of its own, which watches it."""
-        if self.conn.their_state not in _UNFINISHED or self.transport.get_protocol() is not self:
+        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY) or self.transport.get_protocol() is not self:
             self._stop_timer()
         elif self._timer is None:
             self._timer = self.loop.call_later(_REQUEST_S, self._give_up)

@@ -29,7 +29,6 @@ _PREFIX = (
     'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
 )
 _SUFFIX = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
-_ANSWERS = ("no", "yes")
 
 
 def given_list(values: Iterable[Given], name: str) -> list[Given]:
@@ -98,7 +97,7 @@ class Reranker:
         if manifest.pooling != "rank":
             raise ConfigError(NO_SCORES)
         self._tokenizer = tokenizer
-        answers = [tokenizer.encode(text, adds_special_tokens=False) for text in _ANSWERS]
+        answers = [tokenizer.encode(text, adds_special_tokens=False) for text in ("no", "yes")]
         if any(len(token_ids) != 1 for token_ids in answers):
             raise ConfigError("The reranker's tokenizer has no tokens 'yes' and 'no': export the model again.")
         self._answer_ids = [token_ids[0] for token_ids in answers]

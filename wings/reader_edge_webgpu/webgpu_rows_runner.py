@@ -26,8 +26,6 @@ from reader_edge_runtime.package.manifest import GRAPH_NAME
 from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_webgpu.plugin import WEBGPU, devices, has_plugin, plugin_version, webgpu_obstacle
 
-_PRECISIONS = ("fp32", "fp16")
-
 # What computes sizes, positions and places of rows, some dozens of integers: ONNX Runtime leaves it to the CPU.
 _OF_POSITIONS = ("Add", "Cast", "Div", "Gather", "Range")
 SIZES = frozenset((*_OF_POSITIONS, "Concat", "Expand", "Reshape", "Shape", "Slice", "Squeeze", "Unsqueeze"))
@@ -61,7 +59,7 @@ class WebGpuRowsRunner:
 
 def suits_webgpu(package: ModelPackage) -> bool:
     """Whether a package is made for WebGPU."""
-    return package.manifest.attention == "portable" and package.manifest.precision in _PRECISIONS
+    return package.manifest.attention == "portable" and package.manifest.precision in ("fp32", "fp16")
 
 
 def open_webgpu(package: ModelPackage, threads: int = 0) -> RowsTarget:

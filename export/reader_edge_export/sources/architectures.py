@@ -51,7 +51,6 @@ REFUSED = {  # by model type: what the model is, and what of it has no operator 
 }
 MIN_CONTEXT, _MAX_CONTEXT = 16, 1 << 28
 _IN_IMAGES_ALONE = ("gemma4_text", "use_bidirectional_attention", "vision")  # attention in text stays causal
-_DECODER_SUFFIXES = ("ForCausalLM", "LMHeadModel")
 
 
 def check_architecture(config: Mapping[str, Any]) -> None:
@@ -144,7 +143,7 @@ def _check_is_decoder(config: Mapping[str, Any]) -> None:
         raise ExportError(
             f"config.json gives architectures as {names!r:.80}, which must be a list of texts: correct it."
         )
-    if names and not any(name.endswith(_DECODER_SUFFIXES) for name in names):
+    if names and not any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in names):
         raise UnsupportedArchitectureError(f"The model is a {names[0]}, not a text generator (a ...ForCausalLM).")
     quantization_of(config)
     for name in ("add_cross_attention", "use_bidirectional_attention", "is_encoder_decoder"):

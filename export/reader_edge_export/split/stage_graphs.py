@@ -23,7 +23,6 @@ from reader_edge_runtime.package.model_package import ModelPackage
 from reader_edge_runtime.package.package_parts import HANDED_IN, HANDED_OUT
 
 _STATE = "layer_state."
-_JOINED = "LayerNormalization"
 _ALIKE = 0.05  # as a share of a layer's bytes
 _CACHE_BYTES = 128 << 20  # read between two passes, as a model's other layers are: a layer alone stays in caches
 
@@ -58,7 +57,7 @@ class StageGraphs:
         self.ends = [
             layer
             for layer, value in enumerate(self._crossing, 1)
-            if value in model.graph.outputs or all(node.op_type != _JOINED for node, _ in value.uses())
+            if value in model.graph.outputs or all(node.op_type != "LayerNormalization" for node, _ in value.uses())
         ]
         self.width = _width(self._crossing, manifest)
 

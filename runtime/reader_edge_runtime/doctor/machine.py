@@ -119,9 +119,6 @@ def check_graphics(environment: Environment) -> Iterator[CheckResult]:
         )
 
 
-_HUGE_PAGES = "sys/kernel/mm/transparent_hugepage/enabled"
-
-
 def check_cache(environment: Environment) -> Iterator[CheckResult]:
     """Whether what is measured can be kept."""
     folder = environment.cache
@@ -142,7 +139,7 @@ def check_cache(environment: Environment) -> Iterator[CheckResult]:
 
 def check_huge_pages(environment: Environment) -> Iterator[CheckResult]:
     """Whether memory may come in huge pages. No result where it may, or where the system has none."""
-    if "[never]" in (environment.text(_HUGE_PAGES) or ""):
+    if "[never]" in (environment.text("sys/kernel/mm/transparent_hugepage/enabled") or ""):
         yield CheckResult(
             "huge pages",
             Severity.NOTE,

@@ -130,7 +130,6 @@ def _without(whole: Range, part: Range) -> list[Range]:
     return [(a, b - a) for a, b in ((start, first), (last, end)) if a < b]
 
 
-_MEMINFO = "proc/meminfo"
 _CGROUP = "sys/fs/cgroup"  # a container's own, of the second version
 
 
@@ -139,7 +138,7 @@ def free_bytes(root: Path = Path("/"), has_swap: bool = True) -> int | None:
 
     root: where its /proc and /sys are. has_swap: whether swap counts too.
     """
-    known = _meminfo(root / _MEMINFO)
+    known = _meminfo(root / "proc/meminfo")
     cgroup = root / _CGROUP
     if "MemAvailable" not in known:
         return _left_of_container(cgroup, 0)

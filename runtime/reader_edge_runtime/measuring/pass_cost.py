@@ -37,7 +37,6 @@ _ROW_ROUNDS = 5
 _LONG_S = 1.0  # a wait whose reason is a warning where nobody listens
 _MAX_GRID_S = 10.0  # what a slow model's grid may take: somebody waits for the first word
 _LEAST_WIDEST = 8
-_LEAST_WIDTHS = (1, 2, 4, 8)
 BATCH_WIDTH = 8  # nodes of the wide trees by which batches are measured,
 _BATCH = 4  # and their texts
 
@@ -212,7 +211,7 @@ class _Grid:
             elif len(grid.pasts) > 2:
                 grid = replace(grid, pasts=(grid.pasts[0], grid.pasts[-1]))
             else:
-                return replace(grid, widths=tuple(width for width in grid.widths if width in _LEAST_WIDTHS))
+                return replace(grid, widths=tuple(width for width in grid.widths if width in (1, 2, 4, 8)))
         return grid
 
     def least_seconds(self, first: Mapping[int, float]) -> float:

@@ -12,7 +12,6 @@ from reader_edge_runtime.package.manifest_file import read_manifest_once
 from reader_edge_runtime.package.pipeline_file import KEY_NAME, PIPELINE_NAME, read_pipeline_once
 from reader_edge_runtime.untrusted.plain_file import check_plain_file
 
-_GRAPH_SUFFIX = ".onnx"
 _MAX_NODES = 1 << 17  # with all functions unfolded; 100 layers have 10,000
 _FOREIGN_OPERATOR = ("com.microsoft", "EPContext")  # compiled for one device, perhaps in a file of its own
 
@@ -62,7 +61,7 @@ class PackageFiles:
             if on_progress is not None:
                 on_progress(num_done, num_total)
         for name in self._files:
-            if name.endswith(_GRAPH_SUFFIX):
+            if name.endswith(".onnx"):
                 self._check_graph(self.path(name))
 
     def _check_graph(self, path: Path) -> None:

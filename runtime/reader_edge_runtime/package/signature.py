@@ -41,10 +41,7 @@ SIGNATURE_NAME = "model.sig"
 # What comes and goes beside a package: of git and the hub's client, and what `warm` writes, which changes no token.
 UNSIGNED_NAMES = (".cache", ".git", ".gitattributes", ".github", ".gitignore", "own_answers.bin", SIGNATURE_NAME)
 
-_BUNDLE_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 _PAYLOAD_TYPE = "application/vnd.in-toto+json"
-_STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
-_PREDICATE_TYPE = "https://model_signing/signature/v1.0"
 _MAX_BYTES, _MOST_FILES = 1 << 22, 1 << 12
 _REMEDY = "do not trust this package, or have its owner sign it again (`reader-edge package sign`)"
 _UNSIGNED_REMEDY = _REMEDY.replace(" again", "")
@@ -203,9 +200,9 @@ def sign_package(package: ModelPackage, key: Path, ask: Callable[[], str]) -> Pa
         check_plain_file(folder / name, SignatureError, "move it out of the package, which has files alone")
         files[name] = listed.get(name) or sha256_of(folder / name)
     statement = {
-        "_type": _STATEMENT_TYPE,
+        "_type": "https://in-toto.io/Statement/v1",
         "subject": [{"name": package.manifest.source_name, "digest": {"sha256": _root_digest(files)}}],
-        "predicateType": _PREDICATE_TYPE,
+        "predicateType": "https://model_signing/signature/v1.0",
         "predicate": {
             "serialization": {
                 "method": "files",
@@ -221,7 +218,7 @@ def sign_package(package: ModelPackage, key: Path, ask: Callable[[], str]) -> Pa
     converted(statement, _Statement, f"What '{folder}' holds", SignatureError, "move what is odd out of the package")
     payload = msgspec.json.encode(statement)
     bundle = {
-        "mediaType": _BUNDLE_TYPE,
+        "mediaType": "application/vnd.dev.sigstore.bundle.v0.3+json",
         "verificationMaterial": {"publicKey": {"hint": key_id(public)}, "tlogEntries": []},
         "dsseEnvelope": {
             "payload": base64.b64encode(payload).decode(),

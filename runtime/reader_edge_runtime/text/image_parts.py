@@ -14,7 +14,6 @@ from reader_edge_runtime.text.conversation import IMAGE_PART, Conversation, Enco
 from reader_edge_runtime.untrusted.user_input import short_repr
 
 MAX_IMAGES = 256
-_BLIND = "This model reads texts alone: leave the images out."
 
 
 def with_images(prompt: Encodable, images: Sequence[ImageSource]) -> Conversation:
@@ -99,7 +98,7 @@ def _json_part(image: ImageSource) -> dict[str, Any]:
 def check_sees(prompt: Encodable) -> None:
     """Raise PromptError for images that were given to a model of texts beside its prompt."""
     if isinstance(prompt, Conversation) and prompt.images:
-        raise PromptError(_BLIND)
+        raise PromptError("This model reads texts alone: leave the images out.")
 
 
 def _check_list(images: object) -> None:

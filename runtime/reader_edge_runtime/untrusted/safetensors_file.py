@@ -25,7 +25,6 @@ _BITS = {  # of all types, so that what is no number here is at least named
     **{f"{kind}{bits}": bits for kind in ("I", "U", "F") for bits in (8, 16, 32, 64)},
     **{"BF16": 16, "BOOL": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "C64": 64},
 }
-_METADATA = "__metadata__"
 _LAYOUTS = (None, "pt", "mlx")  # that a file's metadata names; MLX has PyTorch's
 _MAX_HEADER_BYTES = 1 << 24
 
@@ -97,7 +96,7 @@ def _entries(file: BinaryIO) -> tuple[Mapping[str, _Entry], int]:
     if length > min(_MAX_HEADER_BYTES, num_bytes - 8):
         raise ValueError(f"its header is to have {length} bytes")
     entries = msgspec.json.decode(file.read(length), type=dict[str, msgspec.Raw])
-    metadata = msgspec.json.decode(entries.pop(_METADATA, b"{}"), type=dict[str, str])
+    metadata = msgspec.json.decode(entries.pop("__metadata__", b"{}"), type=dict[str, str])
     if (layout := metadata.get("format")) not in _LAYOUTS:
         raise ValueError(f"it has the layout {layout!r:.40}, of which pt and mlx are read")
     found = {name: msgspec.json.decode(each, type=_Entry) for name, each in entries.items()}

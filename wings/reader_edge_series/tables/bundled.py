@@ -5,8 +5,6 @@ from pathlib import Path
 from reader_edge_runtime.errors import PackageError
 from reader_edge_series.series_manifest import SERIES_MANIFEST_NAME
 
-_EXAMPLE = "electricity.csv"
-
 
 def bundled_forecaster() -> Path:
     """Its package: inside an installed wheel, or in the source tree."""
@@ -15,7 +13,7 @@ def bundled_forecaster() -> Path:
 
 def bundled_table() -> Path:
     """Hourly electricity of four weeks."""
-    return _folder() / _EXAMPLE
+    return _folder() / "electricity.csv"
 
 
 def _folder() -> Path:

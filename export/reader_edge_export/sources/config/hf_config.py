@@ -27,11 +27,9 @@ _FLOATS = (
     *("embedding_multiplier", "lm_head_multiplier", "key_multiplier", "attention_in_multiplier"),
     *("attention_out_multiplier", "ssm_in_multiplier", "ssm_out_multiplier"),
 )
-_WITHOUT_POSITIONS = ("nemotron_h",)
 _FLOAT_LISTS = ("mlp_multipliers", "ssm_multipliers", "activation_sparsity_pattern")
 _SCALED = ("gpt_oss", "apertus")  # whose classes suppose a stretched position embedding
 _WHOLE = ("query_pre_attn_scalar",)
-_GEMMA4_EXPERTS = ("num_experts", "top_k_experts", "moe_intermediate_size")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 
@@ -46,7 +44,7 @@ def hf_config(config: Mapping[str, Any]) -> dict[str, Any]:
     args = {key: _typed(key, config[key]) for key in READ[model_type] if key in config and key not in _ROPE_KEYS}
     if model_type == "gpt2":
         args = _without_aliases(args)
-    elif model_type not in _WITHOUT_POSITIONS:
+    elif model_type != "nemotron_h":  # which has no positions
         args |= _rotary(config)
     if model_type.startswith("gemma"):
         _set_gemma_activation(args, model_type)
@@ -169,7 +167,7 @@ def _set_num_experts(args: dict[str, Any]) -> None:
 
 def _set_gemma4_experts(args: dict[str, Any]) -> None:
     """Sizes of experts, which count where there are any."""
-    sizes = {key: args.pop(key, None) for key in _GEMMA4_EXPERTS}
+    sizes = {key: args.pop(key, None) for key in ("num_experts", "top_k_experts", "moe_intermediate_size")}
     if not args.get("enable_moe_block"):
         return
     absent = [key for key, size in sizes.items() if not size]

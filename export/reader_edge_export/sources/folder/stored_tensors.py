@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import torch
 
 _COMPARED_AT_ONCE = 1 << 24  # numbers of a tensor
-_METADATA = "__metadata__"
 _LAYOUTS = ("pt", "mlx")  # that a file's metadata names; MLX has PyTorch's
 _TORCH_NAMES = {
     **{"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "BOOL": "bool"},
@@ -156,7 +155,7 @@ def _offsets(path: Path, file: BinaryIO) -> dict[str, int]:
     try:
         (num_bytes,) = struct.unpack("<Q", file.read(8))
         entries = json.loads(file.read(num_bytes))
-        return {name: 8 + num_bytes + entries[name]["data_offsets"][0] for name in entries if name != _METADATA}
+        return {name: 8 + num_bytes + entries[name]["data_offsets"][0] for name in entries if name != "__metadata__"}
     except (ValueError, LookupError, TypeError, OverflowError, MemoryError, RecursionError, struct.error):
         raise _changed(path) from None  # since the library read it
 

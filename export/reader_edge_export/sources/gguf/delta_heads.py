@@ -9,9 +9,6 @@ from reader_edge_runtime.arrays import Int64Array
 # Value heads of a gated delta layer lie in the order of llama.cpp's converter, one of each key head in turn;
 # transformers has those of a key head side by side.
 _BEHIND_KEYS = ("in_proj_qkv.weight", "conv1d.weight")  # which queries and keys are in front of
-_OF_VALUES = ("in_proj_z.weight",)
-_OF_HEADS = ("in_proj_a.weight", "in_proj_b.weight", "A_log", "dt_bias")
-_READING = "out_proj.weight"
 
 
 def rows_by_key_head(config: Any) -> Int64Array:
@@ -30,10 +27,10 @@ def value_rows(config: Any, name: str) -> Int64Array | None:
     if not _is_reordered(config, name):
         return None
     own = name.split(".linear_attn.")[1]
-    if own in _OF_HEADS:
+    if own in ("in_proj_a.weight", "in_proj_b.weight", "A_log", "dt_bias"):
         return _order(config, 1)
     values = _order(config, config.linear_value_head_dim)
-    if own in _OF_VALUES:
+    if own == "in_proj_z.weight":
         return values
     num_before = 2 * config.linear_num_key_heads * config.linear_key_head_dim
     return np.concatenate((np.arange(num_before), num_before + values)) if own in _BEHIND_KEYS else None
@@ -41,7 +38,7 @@ def value_rows(config: Any, name: str) -> Int64Array | None:
 
 def value_columns(config: Any, name: str) -> Int64Array | None:
     """The same of a parameter's columns."""
-    is_reading = _is_reordered(config, name) and name.endswith(f".linear_attn.{_READING}")
+    is_reading = _is_reordered(config, name) and name.endswith(".linear_attn.out_proj.weight")
     return _order(config, config.linear_value_head_dim) if is_reading else None
 
 

@@ -38,7 +38,6 @@ _SHIFTED = (
     "qwen35moe",
     "qwen3next",
 )  # store what a norm multiplies by, transformers what it adds to one
-_QKV = ("attn_q", "attn_k", "attn_v")
 _DELTA = ("qwen35", "qwen35moe")
 # Of Qwen3-Next's gated delta layers: what reads rows is one matrix in the module, by heads of keys, and two in files;
 # older files have the module's.
@@ -180,7 +179,7 @@ class Placement:
         """The names of tensors that a tensor stands for, one after the other: its own, or those it is fused of."""
         if tensor_name in self._by_tensor:
             return [tensor_name]
-        parts = [tensor_name.replace(".attn_qkv.", f".{part}.") for part in _QKV]
+        parts = [tensor_name.replace(".attn_qkv.", f".{part}.") for part in ("attn_q", "attn_k", "attn_v")]
         parts += [f"{tensor_name}.{number}" for number in range(self._num_stacked)]
         return [part for part in parts if part in self._by_tensor]
 

@@ -12,7 +12,6 @@ from reader_edge_runtime.errors import InstallationError, ReaderEdgeError
 from reader_edge_runtime.untrusted.gguf_header import Value
 
 _MAX_CHARACTERS = 1000
-_COMPARING = ("torch", "transformers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +110,7 @@ def _tried(file: GgufFile) -> tuple[dict[str, float], str | None, bool]:
 def _is_compared(source: GgufSource) -> bool:
     """Compare tensors with those of the model where there is what knows them. Raises GgufError where they differ."""
     try:
-        check_installation(_COMPARING)
+        check_installation(("torch", "transformers"))
     except InstallationError:
         return False
     with quiet_libraries():

@@ -28,7 +28,6 @@ _READ = {
     **{BITSANDBYTES: "bitsandbytes", MLX: "MLX"},
 }
 _IN_MXFP4 = ("gpt_oss",)  # model types whose makers store experts so
-_BITS = (4, 8)
 _CONFIG_KEYS = ("quantization_config", "compression_config", "quantization")  # the last is MLX's
 _LOADED_IN = {4: "load_in_4bit", 8: "load_in_8bit"}  # by bits, of bitsandbytes
 # Where config.json says nothing: of old tools, and of ModelOpt.
@@ -130,7 +129,7 @@ def _bits_of_groups(method: str, settings: Mapping[str, Any]) -> tuple[int, ...]
     found: set[int] = set()
     for scheme in schemes:
         bits = scheme.get("num_bits", 8) if is_compressed else scheme.get("bits", scheme.get("w_bit"))
-        if type(bits) is not int or bits not in _BITS:
+        if type(bits) is not int or bits not in (4, 8):
             raise _refusal(f"{_READ[method]} of {bits!r:.20} bits a weight")
         group_size = scheme.get("group_size", scheme.get("q_group_size"))
         if group_size is not None and (type(group_size) is not int or not (group_size == -1 or group_size > 0)):

@@ -28,7 +28,6 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "object": (dict,),
 }
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
-_CHOICES = ("anyOf", "oneOf")
 _BRANCHES = (("then", False), ("else", True))  # with the condition by which they never count
 # What schemas ask beside references, choices and `allOf`.
 _OF_TEXTS = ("pattern", "format", "minLength", "maxLength", "contentEncoding", "contentMediaType")
@@ -115,7 +114,7 @@ def _listed(schema: Schema, name: str) -> list[object]:
 
 def _united(schema: Schema) -> Iterator[tuple[object, ...]]:
     """Schemas of which a value follows one of each."""
-    yield from (tuple(_listed(schema, name)) for name in _CHOICES if isinstance(schema.get(name), list))
+    yield from (tuple(_listed(schema, name)) for name in ("anyOf", "oneOf") if isinstance(schema.get(name), list))
     if (condition := schema.get("if")) is not None:
         yield tuple(schema.get(name, True) for name, never in _BRANCHES if condition is not never)
     for part in islice(_mapping(schema.get("dependentSchemas")).values(), _MAX_TOGETHER):

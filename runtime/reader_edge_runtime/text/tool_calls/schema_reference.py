@@ -9,7 +9,6 @@ Schema = Mapping[str, Any]
 
 _MAX_REFERENCE = 1000  # characters
 _MAX_SEARCHED = 1000  # parts of the schema that an anchor or an identifier is looked for in
-_DEFINITIONS = ("$defs", "definitions")
 _VALUES = ("const", "enum", "default", "examples")  # which hold no schemas
 
 
@@ -70,4 +69,4 @@ def _parts(schema: object) -> Iterator[Schema]:
             yield part
             for name, within in list(part.items())[:_MAX_SEARCHED]:
                 if isinstance(within, (Mapping, list)) and name not in _VALUES:
-                    (left.appendleft if name in _DEFINITIONS else left.append)(within)
+                    (left.appendleft if name in ("$defs", "definitions") else left.append)(within)

@@ -17,10 +17,8 @@ from .enforced_texts import enforce_texts, is_enforced, rust_pattern
 Schema = dict[str, Any]
 Note = Callable[[str], None]  # gets what cannot be enforced
 
-_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 _DEFINITIONS = ("$defs", "definitions")
 _MAPS = (*_DEFINITIONS, "properties", "patternProperties")
-_SINGLE = ("additionalProperties", "items", "additionalItems")
 _IN_PLACE = ("allOf", "anyOf", "oneOf")  # as $ref: what they ask for, they ask of the same value
 _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 _ENDLESS = 10_000_000  # characters or items, which no answer has
@@ -257,10 +255,10 @@ def _parts(schema: Schema) -> Iterator[tuple[str, Any]]:
     for name in _MAPS:
         if isinstance(schema.get(name), dict):
             yield from ((name, part) for part in schema[name].values())
-    for name in _SINGLE:
+    for name in ("additionalProperties", "items", "additionalItems"):
         if isinstance(schema.get(name), dict | bool):
             yield name, schema[name]
-    for name in _LISTS:
+    for name in ("allOf", "anyOf", "oneOf", "prefixItems", "items"):
         yield from ((name, part) for part in _items(schema.get(name)))
 
 

@@ -15,7 +15,6 @@ _CUDA_MAJOR = 13
 _LIBRARIES = ("libcudart.so.13", "libcublasLt.so.13", "libcublas.so.13", "libcurand.so.10", "libcudnn.so.9")
 _ARCHITECTURES = ((7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0))
 
-_OLDER_MAJORS = (12, 11)
 _CONTAINERS = (Path("/.dockerenv"), Path("/run/.containerenv"))  # a file that docker, and podman, leave there
 
 _CAPABILITY = (75, 76)  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
@@ -104,7 +103,7 @@ def _library_obstacle() -> str | None:
 def _other_major(name: str) -> str:
     """What is here in its place."""
     stem, _, major = name.rpartition(".")
-    others = [f"{stem}.{each}" for each in _OLDER_MAJORS if major == str(_CUDA_MAJOR)]
+    others = [f"{stem}.{each}" for each in (12, 11) if major == str(_CUDA_MAJOR)]
     here = next((other for other in others if _load(other) is not None), None)
     return "" if here is None else f" ({here} is here, which this wheel cannot use)"
 
