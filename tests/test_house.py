@@ -10,11 +10,11 @@ from tests.conftest import ROOT
 CEILINGS = {  # lines of a room, raised only in the commit that says why
     "runtime": (
         "*.py",
-        34_460,
+        34_443,
     ),  # adapters, for what files call a family, or their base; calls of GLM-4, MiniCPM5, Hunyuan; manifests read once
-    "export": ("*.py", 26_793),  # adapters; bitsandbytes, MLX; Nemotron-H; Falcon-H1; Phi-MoE
-    "reader_edge": ("*.py", 21_683),  # proposals in replays; calls of GLM-4, MiniCPM5; names of two families
-    "wings": ("*.py", 3_650),
+    "export": ("*.py", 26_782),  # adapters; bitsandbytes, MLX; Nemotron-H; Falcon-H1; Phi-MoE
+    "reader_edge": ("*.py", 21_680),  # proposals in replays; calls of GLM-4, MiniCPM5; names of two families
+    "wings": ("*.py", 3_646),
     "native": ("*", 9_462),  # rows of low rank; tiles of two panels
     "tests": ("*.py", 83_000),  # Gemma 3n; StarCoder2, Mixtral; adapters; bitsandbytes, MLX; Nemotron-H; Falcon-H1
     "reader_edge/server": ("*.py", 8_680),  # images; kept responses; budgets; infill; models go; embeddings; first use
