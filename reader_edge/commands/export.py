@@ -1,8 +1,9 @@
 """`reader-edge export`: a Hugging Face model or a GGUF file becomes a package."""
 
+import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import click
 
@@ -11,6 +12,15 @@ from reader_edge.terminal.command_help import helpful_command
 from reader_edge.terminal.shell_completion import MODEL
 from reader_edge_runtime.errors import NoLaterLayersError
 from reader_edge_runtime.package.manifest import ATTENTIONS, KV_TYPES, PRECISIONS
+
+
+class _AdapterPath(click.Path):
+    """Of an adapter to merge, which has no name as one beside a model has."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if "=" in str(value) and not os.path.exists(value):
+            self.fail(f"{value!r} does not exist. A merged adapter has no name: give its path alone.", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +70,7 @@ class ExportArguments:
     has_images: bool = True
     mmproj: Annotated[Path | None, options.FILE] = None
     image_precision: Annotated[str, ("auto", "fp32", "int8", "int8-a16")] = "auto"
-    adapter: Annotated[Path | None, click.Path(exists=True, path_type=Path)] = None
+    adapter: Annotated[Path | None, _AdapterPath(exists=True, path_type=Path)] = None
     takes_adapters: bool = False
     force: bool = False
 

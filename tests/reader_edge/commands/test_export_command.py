@@ -148,6 +148,12 @@ def test_a_context_that_is_too_short_is_one_sentence(runner: CliRunner) -> None:
     assert "Invalid value for '--max-context': 2 is not in the range x>=16." in result.stderr
 
 
+def test_a_merged_adapter_has_no_name(runner: CliRunner) -> None:
+    result = runner.invoke(main, ["export", "some/model", "out", "--adapter", "pirate=adapters/pirate"])
+    assert result.exit_code == 2
+    assert "'pirate=adapters/pirate' does not exist. A merged adapter has no name" in result.stderr
+
+
 def test_a_target_in_the_way_is_refused_first(
     runner: CliRunner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
