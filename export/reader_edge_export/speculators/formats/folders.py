@@ -204,9 +204,9 @@ def wrong_value(name: str, value: object, words: str) -> ExportError:
 
 def mtp_source(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> SpeculatorFiles:
     """Of a folder in the format of the `speculators` package."""
-    layer = layer_config(folder, config, ("qwen3", *_OWN_TYPES))
-    check_package_keys(config, (number_key := "num_nextn_predict_layers",))
-    check_num_layers(str(folder), config.get(number_key, 1))
+    layer, key = layer_config(folder, config, ("qwen3", *_OWN_TYPES)), "num_nextn_predict_layers"
+    check_package_keys(config, (key,))
+    check_num_layers(str(folder), config.get(key, 1))
     return SpeculatorFiles(MTP, folder, layer, tensors)
 
 
